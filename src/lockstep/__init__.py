@@ -1,0 +1,18 @@
+"""Lockstep trains Deep Potential models from DeePMD-kit input files, alone or on many workers in lockstep."""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["DP", "__version__"]
+
+if TYPE_CHECKING:
+    from lockstep.interop.ase_calculator import DP
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use, so that `import lockstep` and `dp --help` do not pay for torch and ASE.
+    if name == "DP":
+        from lockstep.interop.ase_calculator import DP
+
+        return DP
+    raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
