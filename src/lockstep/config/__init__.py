@@ -1,0 +1,37 @@
+"""The input file: typed, documented, validated. Every default of an option lives here and nowhere else."""
+
+from lockstep.config.input import Input, load_input, parse_input
+from lockstep.config.learning_rate import (
+    BaseLearningRate,
+    CosineLearningRate,
+    ExpLearningRate,
+    LearningRateConfig,
+    WsdLearningRate,
+)
+from lockstep.config.loss import EnergyLossConfig, LossConfig
+from lockstep.config.model import EnergyFittingConfig, ModelConfig, SeE2AConfig
+from lockstep.config.optimizer import AdamConfig, AdamWConfig, OptimizerConfig
+from lockstep.config.training import DataConfig, TrainingConfig, TrainingDataConfig, ValidationDataConfig
+
+__all__ = [
+    "AdamConfig",
+    "AdamWConfig",
+    "BaseLearningRate",
+    "CosineLearningRate",
+    "DataConfig",
+    "EnergyFittingConfig",
+    "EnergyLossConfig",
+    "ExpLearningRate",
+    "Input",
+    "LearningRateConfig",
+    "LossConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "SeE2AConfig",
+    "TrainingConfig",
+    "TrainingDataConfig",
+    "ValidationDataConfig",
+    "WsdLearningRate",
+    "load_input",
+    "parse_input",
+]

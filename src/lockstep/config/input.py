@@ -1,0 +1,87 @@
+"""The whole input file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, ValidationError
+
+from lockstep.config import unsupported
+from lockstep.config.learning_rate import LearningRateConfig
+from lockstep.config.loss import LossConfig
+from lockstep.config.messages import translate
+from lockstep.config.model import ModelConfig
+from lockstep.config.optimizer import AdamConfig, OptimizerConfig
+from lockstep.config.parse import read_file
+from lockstep.config.problem import Problem, combine
+from lockstep.config.section import Finding, Section, Tags
+from lockstep.config.survey import Survey
+from lockstep.config.training import TrainingConfig
+from lockstep.errors import InputError
+
+
+class Input(Section):
+    """An input file: typed, with every default filled in, free of contradictions."""
+
+    unsupported_keys: ClassVar[dict[str, object]] = unsupported.TOP_LEVEL
+
+    model: Annotated[ModelConfig, Tags("standard", unsupported.MODEL_TYPES)]
+    """The potential."""
+    learning_rate: Annotated[LearningRateConfig, Field(discriminator="type"), Tags("exp", ())]
+    """How the learning rate changes during training."""
+    optimizer: Annotated[
+        OptimizerConfig, Field(discriminator="type"), Tags("Adam", unsupported.OPTIMIZER_TYPES)
+    ] = AdamConfig()
+    """How gradients become changes of the weights."""
+    loss: Annotated[LossConfig, Tags("ener", unsupported.LOSS_TYPES, (("ener_hess", "ener"),))] = LossConfig()
+    """What is minimised."""
+    training: TrainingConfig
+    """The run: data, length, files, display."""
+
+    def dump(self) -> dict[str, Any]:
+        """Return the input as plain data with all defaults, which `parse_input` reads back to the same."""
+        return self.model_dump(mode="json")
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield a warm-up that leaves nothing of the run."""
+        steps, warmup = self.training.numb_steps, self.learning_rate.warmup_steps
+        if steps is not None and warmup >= steps:
+            yield Finding("learning_rate.warmup_steps", f"must be smaller than training.numb_steps = {steps}")
+
+
+def load_input(path: str | Path) -> Input:
+    """Read and check an input file, JSON or (by its suffix) YAML.
+
+    Raises:
+        InputError: the file cannot be read or parsed, or its content is wrong; all mistakes at once.
+    """
+    return parse_input(read_file(Path(path)), source=str(path))
+
+
+def parse_input(data: object, source: str = "input") -> Input:
+    """Check the content of an input file that was already parsed; `source` names it in errors."""
+    if not isinstance(data, dict):
+        raise InputError(
+            "expected an object {...} with the sections model, learning_rate, loss, training", where=source
+        )
+    if "model" not in data and "n_neuron" in data:
+        remedy = "let DeePMD-kit 2 or later convert it, or rewrite it in sections"
+        raise InputError(
+            "this is an input file of DeePMD-kit version 0, without sections", where=source, remedy=remedy
+        )
+    survey = Survey()
+    clean = survey.section(Input, data)
+    result, problems = _validate(clean, survey)
+    if problems:
+        raise combine(problems, source)
+    assert result is not None
+    return result
+
+
+def _validate(clean: dict[str, Any], survey: Survey) -> tuple[Input | None, list[Problem]]:
+    try:
+        return Input.model_validate(clean), survey.problems
+    except ValidationError as error:
+        return None, [*survey.problems, *translate(error, survey, clean)]

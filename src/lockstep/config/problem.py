@@ -1,0 +1,48 @@
+"""A mistake in the input file, and how several of them become one error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lockstep.errors import InputError
+
+_SCREENFUL = 12
+NO_VALUE = object()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake: where it is, what was found, why it is wrong, what to do."""
+
+    where: str
+    reason: str
+    value: object = NO_VALUE
+    remedy: str = ""
+
+    def error(self) -> InputError:
+        """Return this mistake as an error of its own."""
+        if self.value is NO_VALUE:
+            return InputError(self.reason, where=self.where, remedy=self.remedy)
+        return InputError(self.reason, where=self.where, value=self.value, remedy=self.remedy)
+
+
+def combine(problems: Sequence[Problem], source: str) -> InputError:
+    """Return one error that tells of all the problems, at most a screenful of them."""
+    assert problems
+    if len(problems) == 1:
+        return problems[0].error()
+    shown = [str(problem.error()).replace("\n", "\n  ") for problem in problems[:_SCREENFUL]]
+    rest = len(problems) - len(shown)
+    tail = [f"and {rest} more"] if rest else []
+    return InputError("\n  ".join([f"{len(problems)} mistakes", *shown, *tail]), where=source)
+
+
+def nearest(name: str, known: Iterable[str], listed: Iterable[str] | None = None) -> str:
+    """Return advice on what `name` may have been meant to be: the nearest of `known`, or else all of `listed`."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    if close:
+        return f"did you mean {by_lower[close[0]]!r}?"
+    return f"possible here: {', '.join(sorted(by_lower.values() if listed is None else listed))}"

@@ -1,0 +1,155 @@
+"""What every section of the input file has in common: value types, aliases, type tags, checks between keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+
+
+@dataclass(frozen=True)
+class Aliases:
+    """Other names under which a key is accepted."""
+
+    names: tuple[str, ...]
+
+    def __init__(self, *names: str) -> None:
+        object.__setattr__(self, "names", names)
+
+
+@dataclass(frozen=True)
+class Tags:
+    """How the `type` key of a sub-section chooses its class.
+
+    Attributes:
+        default: the tag that holds when `type` is absent; None where it must be given.
+        unsupported: tags DeePMD-kit knows and this program does not implement.
+        aliases: other spellings of an implemented tag.
+    """
+
+    default: str | None
+    unsupported: tuple[str, ...]
+    aliases: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mistake found by a section's own checks; `key` is relative to the section ("" for the section itself)."""
+
+    key: str
+    reason: str
+    remedy: str = ""
+
+
+def wrong(reason: str, remedy: str = "") -> PydanticCustomError:
+    """An error for a single value, in words that reach the user unchanged."""
+    # The text goes in as context, because pydantic would read braces in a template of its own.
+    return PydanticCustomError("words", "{reason}", {"reason": reason, "remedy": remedy})
+
+
+def _integral(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong("expected an integer", _unquote(value))
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise wrong("expected an integer")
+        return int(value)
+    return value
+
+
+def _real(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong("expected a number", _unquote(value))
+    try:
+        real = float(value)
+    except OverflowError:
+        real = math.inf
+    if not math.isfinite(real):
+        raise wrong("expected a finite number")
+    return real
+
+
+def _flag(value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise wrong("expected true or false", "write it without quotes" if isinstance(value, str) else "")
+    return value
+
+
+def _text(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise wrong("expected text in quotes")
+    return value
+
+
+def _unquote(value: Any) -> str:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return ""
+    return "write the number without quotes" if isinstance(value, str) else ""
+
+
+Integer = Annotated[int, BeforeValidator(_integral)]
+Number = Annotated[float, BeforeValidator(_real)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Text = Annotated[str, BeforeValidator(_text)]
+
+NaturalNumber = Annotated[Integer, Field(ge=0)]
+Count = Annotated[Integer, Field(ge=1)]
+Positive = Annotated[Number, Field(gt=0)]
+NonNegative = Annotated[Number, Field(ge=0)]
+FileName = Annotated[Text, Field(min_length=1)]
+Seed = NaturalNumber | None
+
+
+class Section(BaseModel):
+    """One object `{...}` of the input file: frozen, documented, strict about what it holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    unsupported_keys: ClassVar[dict[str, object]] = {}
+    """Keys DeePMD-kit knows here and this program does not implement, with the value that changes nothing."""
+    moved: ClassVar[dict[str, str]] = {}
+    """Keys of older input files, and the dotted path where they belong now."""
+    without_effect: ClassVar[frozenset[str]] = frozenset()
+    """Keys of older input files that DeePMD-kit still accepts and ignores."""
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield the mistakes that only show when several keys are looked at together."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Any:
+        found = list(self.findings())
+        if found:
+            raise PydanticCustomError("findings", "inconsistent keys", {"findings": found})
+        return self
+
+    @classmethod
+    def names(cls) -> dict[str, str]:
+        """Every accepted spelling of a key -> the name of its field."""
+        return {spelling: name for name in cls.model_fields for spelling in (name, *cls.aliases(name))}
+
+    @classmethod
+    def aliases(cls, name: str) -> tuple[str, ...]:
+        """Return the other spellings of the field `name`."""
+        markers = (marker for marker in cls.model_fields[name].metadata if isinstance(marker, Aliases))
+        return tuple(alias for marker in markers for alias in marker.names)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Let editors accept aliases and comments too."""
+        result = handler.resolve_ref_schema(handler(schema))
+        properties = result.setdefault("properties", {})
+        for name in cls.model_fields:
+            for alias in cls.aliases(name):
+                properties[alias] = {**properties[name], "description": f"Another name of `{name}`."}
+        result["patternProperties"] = {"^_": {"description": "A comment."}}
+        return result

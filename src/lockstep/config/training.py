@@ -1,0 +1,190 @@
+"""The `training` section: data, length, files, display."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from lockstep.config import unsupported
+from lockstep.config.section import (
+    Aliases,
+    Count,
+    FileName,
+    Finding,
+    Flag,
+    NonNegative,
+    Number,
+    Positive,
+    Section,
+    Seed,
+    wrong,
+)
+
+_BATCH_SIZE = "expected a positive integer, a list of them, 'auto', 'auto:N', 'max:N' or 'filter:N'"
+_AUTO_PROB = "expected 'prob_uniform', 'prob_sys_size', or 'prob_sys_size;FIRST:END:WEIGHT;...'"
+
+
+def _systems(value: Any) -> Any:
+    paths = [value] if isinstance(value, str) else value
+    if not isinstance(paths, list | tuple) or not all(isinstance(path, str) and path for path in paths):
+        raise wrong("expected a path in quotes, or a list of paths")
+    if not paths:
+        raise wrong("the list is empty", "name at least one data system")
+    return value
+
+
+def _batch_size(value: Any) -> Any:
+    if isinstance(value, str):
+        if re.fullmatch(r"(mixed|mix):\d+", value):
+            raise wrong("not supported yet", _BATCH_SIZE.replace("expected", "use"))
+        if re.fullmatch(r"auto|(auto|max|filter):0*[1-9]\d*", value):
+            return value
+        raise wrong(_BATCH_SIZE)
+    sizes = value if isinstance(value, list | tuple) else [value]
+    if not sizes or not all(_is_count(size) for size in sizes):
+        raise wrong(_BATCH_SIZE)
+    return tuple(map(int, sizes)) if isinstance(value, list | tuple) else int(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 1 and value % 1 == 0
+
+
+def _auto_prob(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise wrong(_AUTO_PROB)
+    name, *blocks = value.split(";")
+    if name not in ("prob_uniform", "prob_sys_size") or (blocks and name == "prob_uniform"):
+        raise wrong(_AUTO_PROB)
+    weights = [_block_weight(block) for block in blocks]
+    if blocks and not sum(weights) > 0:
+        raise wrong("at least one block needs a weight above zero")
+    return value
+
+
+def _block_weight(block: str) -> float:
+    match = re.fullmatch(r"\s*(\d+):(\d+):(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*", block)
+    if not match:
+        raise wrong(f"block {block!r} is not FIRST:END:WEIGHT, such as 0:2:0.5")
+    if int(match[1]) >= int(match[2]):
+        raise wrong(f"block {block!r} is empty", "END is the number after the last system of the block")
+    return float(match[3])
+
+
+def _sys_probs(value: Any) -> Any:
+    if isinstance(value, list | tuple) and not value:
+        raise wrong("the list is empty", "give one probability per system, or leave the key out")
+    return value
+
+
+class DataConfig(Section):
+    """A set of data systems and how batches are drawn from it."""
+
+    without_effect: ClassVar[frozenset[str]] = frozenset({"set_prefix"})
+
+    systems: Annotated[str | tuple[str, ...], BeforeValidator(_systems)]
+    """Directories of data systems; one that is not a system itself is searched for systems."""
+    rglob_patterns: tuple[FileName, ...] | None = None
+    """Patterns that the systems found in a directory must match."""
+    batch_size: Annotated[int | str | tuple[int, ...], BeforeValidator(_batch_size)] = "auto"
+    """Frames per batch and worker: a number, one per system, `auto` or `auto:N` (at least 32 or N atoms),
+    `max:N` (at most N atoms), or `filter:N` (the same, leaving out systems of more than N atoms)."""
+    auto_prob: Annotated[Annotated[str, BeforeValidator(_auto_prob)], Aliases("auto_prob_style")] = (
+        "prob_sys_size"
+    )
+    """How likely each system is: all alike (`prob_uniform`), by its number of batches (`prob_sys_size`), or by
+    blocks of systems, `prob_sys_size;FIRST:END:WEIGHT;...`."""
+    sys_probs: Annotated[tuple[Number, ...] | None, BeforeValidator(_sys_probs), Aliases("sys_weights")] = (
+        None
+    )
+    """Probability of each system, instead of `auto_prob`; systems with a negative one share what remains of 1."""
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield probabilities that cannot add up to one."""
+        if self.sys_probs is None:
+            return
+        total = sum(p for p in self.sys_probs if p >= 0)
+        rest = any(p < 0 for p in self.sys_probs)
+        if total > 1 + 1e-8 or (total < 1 - 1e-8 and not rest):
+            yield Finding("sys_probs", f"the probabilities add up to {total:g}, not to 1")
+
+
+class TrainingDataConfig(DataConfig):
+    """The data to train on."""
+
+    unsupported_keys: ClassVar[dict[str, object]] = unsupported.TRAINING_DATA
+
+
+class ValidationDataConfig(DataConfig):
+    """The data to validate on."""
+
+    numb_btch: Annotated[Count, Aliases("numb_batch")] = 1
+    """Number of batches averaged for each line of the learning curve."""
+
+
+class TrainingConfig(Section):
+    """The run: data, length, files, display."""
+
+    unsupported_keys: ClassVar[dict[str, object]] = unsupported.TRAINING
+    moved: ClassVar[dict[str, str]] = unsupported.TRAINING_MOVED
+    without_effect: ClassVar[frozenset[str]] = frozenset({"numb_test", "set_prefix"})
+
+    training_data: TrainingDataConfig
+    """The data to train on."""
+    validation_data: ValidationDataConfig | None = None
+    """The data to validate on; null for none."""
+    numb_steps: Annotated[Count | None, Aliases("stop_batch", "num_step", "num_steps", "numb_step")] = None
+    """Number of training steps; either this or `numb_epoch`."""
+    numb_epoch: Annotated[Positive | None, Aliases("num_epochs", "num_epoch", "numb_epochs")] = None
+    """Number of passes over the training data, possibly fractional; either this or `numb_steps`."""
+    seed: Seed = None
+    """Seed of the order in which training data are drawn; null draws a new one."""
+    stat_file: FileName | None = None
+    """Where the statistics of the data are kept for the next run: an HDF5 file (.h5, .hdf5) or a directory."""
+    stat_file_mode: Literal["update", "read"] = "update"
+    """`update` adds missing statistics to `stat_file`; `read` needs them complete and never writes."""
+    disp_file: FileName = "lcurve.out"
+    """The file of the learning curve."""
+    disp_freq: Count = 1000
+    """Write a line of the learning curve every this many steps."""
+    disp_training: Flag = True
+    """Whether to write the learning curve."""
+    disp_avg: Flag = False
+    """Show training errors averaged over all steps since the last line, instead of those of one batch."""
+    time_training: Flag = True
+    """Whether to log how long the steps take."""
+    save_freq: Count = 1000
+    """Save a checkpoint every this many steps."""
+    save_ckpt: FileName = "model.ckpt"
+    """Path and beginning of the name of checkpoint files."""
+    save_dir: FileName | None = None
+    """Directory for the checkpoint files, made if it does not exist; null for that of `save_ckpt`."""
+    max_ckpt_keep: Count = 5
+    """How many of the latest checkpoints are kept."""
+    tensorboard: Flag = False
+    """Whether to write events for TensorBoard."""
+    tensorboard_log_dir: FileName = "log"
+    """Directory of the TensorBoard events."""
+    tensorboard_freq: Count = 1
+    """Write TensorBoard events every this many steps."""
+    gradient_max_norm: NonNegative = 0.0
+    """Scale the gradient down to this norm when it is longer; 0 leaves it alone."""
+    acc_freq: Count = 1
+    """Accumulate the gradients of this many steps for each update of the weights."""
+    scale_steps_by_worker: Flag = False
+    """Divide numb_steps, decay_steps, warm-up, save and display intervals by the number of workers."""
+    timeout: Annotated[Positive, Field(le=1e6)] = 60.0
+    """Seconds a rank waits in a step for the others before the job is ended."""
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield a run of no or of two lengths, and statistics to be read from nowhere."""
+        if (self.numb_steps is None) == (self.numb_epoch is None):
+            both = self.numb_steps is not None
+            reason = "excludes numb_epoch" if both else "the length of training is missing"
+            remedy = "keep one of them" if both else "give numb_steps (or numb_epoch)"
+            yield Finding("numb_steps", reason, remedy)
+        if self.stat_file_mode == "read" and self.stat_file is None:
+            yield Finding("stat_file_mode", "needs stat_file, the statistics to be read")
