@@ -1,0 +1,41 @@
+"""Neighbour pairs of frames seen before, kept within a memory budget."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+
+from lockstep.geometry.pairs import Pairs
+
+
+class PairCache:
+    """Remembers the pairs of a frame, so that no neighbour list is built twice while the budget lasts.
+
+    Frames are drawn in shuffled passes, so each is as likely as any other to come next: what is in the cache stays,
+    and what does not fit is computed again when it is needed. Throwing out old entries would only cost hits.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget = budget_bytes
+        self._pairs: dict[Hashable, Pairs] = {}
+        self._lock = threading.Lock()
+        self.nbytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def get(self, key: Hashable, find: Callable[[], Pairs]) -> Pairs:
+        """The pairs of frame `key`, found by `find` if they are not remembered."""
+        known = self._pairs.get(key)
+        if known is not None:
+            self.hits += 1
+            return known
+        pairs = find()
+        with self._lock:
+            self.misses += 1
+            if key not in self._pairs and self.nbytes + pairs.nbytes <= self._budget:
+                self._pairs[key] = pairs
+                self.nbytes += pairs.nbytes
+        return pairs

@@ -1,0 +1,96 @@
+"""Neighbour pairs of one frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.geometry.radial import Cutoff
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The neighbours of every atom of a frame, ordered by centre and then by the neighbour's type.
+
+    Attributes:
+        counts: [n, ntypes] how many pairs of each neighbour type an atom has.
+        occupied: [n, ntypes] how many slots are taken. Neighbours of an excluded type take slots without being
+            paired: DeePMD-kit masks them to nothing, and does not count their slots as empty.
+        neighbour: [P] the neighbour's number within the frame.
+        vector: [P, 3] from the centre to the neighbour's image, in Angstrom.
+        dropped: neighbours that found no slot because `sel` was too small.
+    """
+
+    counts: NDArray[np.int32]
+    occupied: NDArray[np.int32]
+    neighbour: NDArray[np.int32]
+    vector: NDArray[np.floating]
+    dropped: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.counts.nbytes + self.occupied.nbytes + self.neighbour.nbytes + self.vector.nbytes
+
+
+def find_pairs(coord: NDArray, cell: NDArray | None, types: NDArray, cutoff: Cutoff) -> Pairs:
+    """Find all pairs within the cutoff, for a cell of any shape or for none.
+
+    Atoms of type -1 (padding of mixed-type systems) are nobody's neighbours.
+    """
+    real = np.flatnonzero(types >= 0)
+    centre, neighbour, vector = _all_pairs(coord[real], cell, cutoff.rcut)
+    centre, neighbour = real[centre], real[neighbour]
+    group = centre * cutoff.ntypes + types[neighbour]
+    found = np.bincount(group, minlength=len(types) * cutoff.ntypes).reshape(len(types), cutoff.ntypes)
+    occupied = np.minimum(found, cutoff.sel).astype(np.int32)
+    counts = occupied
+    order = _grouped(group, vector, found, cutoff)
+    if cutoff.exclude:
+        allowed = _allowed_types(cutoff)
+        counts = np.where(allowed[types], occupied, 0).astype(np.int32)
+        order = order[allowed[types[centre], types[neighbour]][order]]
+    return Pairs(
+        counts,
+        occupied,
+        neighbour[order].astype(np.int32),
+        vector[order],
+        dropped=int(found.sum() - occupied.sum()),
+    )
+
+
+def _all_pairs(coord: NDArray, cell: NDArray | None, rcut: float) -> tuple[NDArray, NDArray, NDArray]:
+    # Imported here: the library is loaded by the first worker that needs it, not by `import lockstep`.
+    from vesin import NeighborList
+
+    if len(coord) == 0:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3))
+    # One thread: frames are small and already spread over the loader's threads and the ranks.
+    search = NeighborList(cutoff=rcut, full_list=True, n_threads=1)
+    box = np.zeros((3, 3)) if cell is None else np.ascontiguousarray(cell)
+    i, j, vector = search.compute(np.ascontiguousarray(coord), box, cell is not None, quantities="ijD")
+    return i.astype(np.int64), j.astype(np.int64), vector
+
+
+def _grouped(group: NDArray, vector: NDArray, found: NDArray, cutoff: Cutoff) -> NDArray:
+    """The order that brings pairs together by group, without those for which the group has no slot left."""
+    if (found <= np.asarray(cutoff.sel)).all():
+        return np.argsort(group, kind="stable")
+    order = np.lexsort((np.einsum("pc,pc->p", vector, vector), group))
+    limit = np.broadcast_to(np.asarray(cutoff.sel), found.shape)
+    return order[slot_numbers(found) < np.repeat(limit.ravel(), found.ravel())]
+
+
+def _allowed_types(cutoff: Cutoff) -> NDArray[np.bool_]:
+    allowed = np.ones((cutoff.ntypes, cutoff.ntypes), dtype=bool)
+    for a, b in cutoff.exclude:
+        allowed[a, b] = allowed[b, a] = False
+    return allowed
+
+
+def slot_numbers(counts: NDArray) -> NDArray[np.int64]:
+    """Number the members of each group 0, 1, 2, ... in the order of the groups."""
+    sizes = counts.ravel()
+    starts = np.cumsum(sizes) - sizes
+    return np.arange(int(sizes.sum())) - np.repeat(starts, sizes)

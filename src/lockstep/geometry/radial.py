@@ -1,0 +1,66 @@
+"""The radial part of an environment row: how a neighbour's weight fades with its distance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Cutoff:
+    """What counts as a neighbour, and how many of each type have a slot.
+
+    Attributes:
+        rcut: cutoff radius in Angstrom.
+        rcut_smth: where the switching function begins to fall from one.
+        sel: slots for each neighbour type; of more neighbours the nearest are kept.
+        exclude: pairs of types that do not see each other, in both orders.
+        protection: added to the distance where it is divided by (`env_protection`).
+    """
+
+    rcut: float
+    rcut_smth: float
+    sel: tuple[int, ...]
+    exclude: frozenset[tuple[int, int]] = frozenset()
+    protection: float = 0.0
+
+    @property
+    def ntypes(self) -> int:
+        return len(self.sel)
+
+
+@dataclass(frozen=True)
+class RadialTerms:
+    """Values and slopes of the two radial functions at each pair's distance.
+
+    An un-normalised environment row is (radial, angular * u) with u the unit vector to the neighbour.
+    """
+
+    radial: Tensor
+    radial_slope: Tensor
+    angular: Tensor
+    angular_slope: Tensor
+    angular_over_r: Tensor
+
+
+def switch(r: Tensor, rcut_smth: float, rcut: float) -> tuple[Tensor, Tensor]:
+    """The quintic switch and its derivative: 1 below `rcut_smth`, 0 beyond `rcut`, twice differentiable."""
+    x = ((r - rcut_smth) / (rcut - rcut_smth)).clamp(0.0, 1.0)
+    value = x**3 * (-6.0 * x**2 + 15.0 * x - 10.0) + 1.0
+    slope = -30.0 * (x * (x - 1.0)) ** 2 / (rcut - rcut_smth)
+    return value, slope
+
+
+def radial_terms(r: Tensor, cutoff: Cutoff) -> RadialTerms:
+    """Evaluate the radial functions w/(r+p) and w r/(r+p)^2 of the switch w and the protection p."""
+    w, dw = switch(r, cutoff.rcut_smth, cutoff.rcut)
+    inverse = 1.0 / (r + cutoff.protection)
+    radial = w * inverse
+    radial_slope = (dw - radial) * inverse
+    if cutoff.protection == 0.0:
+        return RadialTerms(radial, radial_slope, radial, radial_slope, radial * inverse)
+    angular_over_r = radial * inverse
+    angular = angular_over_r * r
+    angular_slope = (dw * r + w * (cutoff.protection - r) * inverse) * inverse**2
+    return RadialTerms(radial, radial_slope, angular, angular_slope, angular_over_r)

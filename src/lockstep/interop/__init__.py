@@ -1,0 +1,1 @@
+"""Where other programs meet this one: DeePMD-kit's model files, ASE."""

@@ -1,0 +1,143 @@
+"""Residual multilayer perceptrons that give their value and, on request, the pull-back of a gradient.
+
+Both are ordinary differentiable operations: a loss on the gradient then needs one ordinary backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.network.activation import get_activation
+
+
+class Layer(nn.Module):
+    """y = act(x W + b) [* idt] [+ x, or + (x, x) where the width doubles]."""
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        *,
+        activation: str,
+        residual: bool,
+        timestep: bool,
+        dtype: torch.dtype,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.activation_name = activation
+        self.activation = get_activation(activation)
+        self.residual = residual
+        spread = 1.0 / (n_in + n_out) ** 0.5
+        # Drawn in float64 whatever the precision, so that float32 and float64 start from the same weights.
+        self.weight = nn.Parameter(_normal((n_in, n_out), 0.0, spread, generator).to(dtype))
+        self.bias = nn.Parameter(_normal((n_out,), 0.0, 1.0, generator).to(dtype))
+        step = _normal((n_out,), 0.1, 0.001, generator).to(dtype) if timestep else None
+        self.idt = nn.Parameter(step) if step is not None else None
+
+    @property
+    def n_in(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def n_out(self) -> int:
+        return self.weight.shape[1]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The layer's value and the slope that `pull_back` needs."""
+        before = torch.addmm(self.bias, x, self.weight)
+        y = self.activation.value(before)
+        slope = self.activation.slope(before, y)
+        if self.idt is not None:
+            y, slope = y * self.idt, slope * self.idt
+        if self.residual and self.n_out == self.n_in:
+            y = y + x
+        elif self.residual and self.n_out == 2 * self.n_in:
+            y = y + torch.cat([x, x], dim=1)
+        return y, slope
+
+    def pull_back(self, slope: Tensor, gradient: Tensor) -> Tensor:
+        """dE/dx from dE/dy."""
+        through = (gradient * slope) @ self.weight.T
+        if self.residual and self.n_out == self.n_in:
+            return through + gradient
+        if self.residual and self.n_out == 2 * self.n_in:
+            return through + gradient[:, : self.n_in] + gradient[:, self.n_in :]
+        return through
+
+
+class MLP(nn.Module):
+    """Hidden layers with residual connections and, for a fitting net, a linear output layer."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The net's value and the slopes of all layers, for `pull_back`."""
+        slopes = []
+        for layer in self.layers:
+            x, slope = layer(x)
+            slopes.append(slope)
+        return x, slopes
+
+    def pull_back(self, slopes: list[Tensor], gradient: Tensor) -> Tensor:
+        """The gradient with respect to the input from that with respect to the output."""
+        for layer, slope in zip(reversed(self.layers), reversed(slopes), strict=True):
+            assert isinstance(layer, Layer)
+            gradient = layer.pull_back(slope, gradient)
+        return gradient
+
+
+def embedding_net(
+    neuron: Sequence[int], activation: str, resnet_dt: bool, dtype: torch.dtype, generator: torch.Generator
+) -> MLP:
+    """From one radial number to `neuron[-1]` features."""
+    return MLP(_hidden_layers([1, *neuron], activation, resnet_dt, dtype, generator))
+
+
+def fitting_net(
+    n_in: int,
+    neuron: Sequence[int],
+    activation: str,
+    resnet_dt: bool,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+) -> MLP:
+    """From a descriptor to one energy."""
+    hidden = _hidden_layers([n_in, *neuron], activation, resnet_dt, dtype, generator)
+    output = Layer(
+        neuron[-1] if neuron else n_in,
+        1,
+        activation="none",
+        residual=False,
+        timestep=False,
+        dtype=dtype,
+        generator=generator,
+    )
+    return MLP([*hidden, output])
+
+
+def _hidden_layers(
+    widths: Sequence[int], activation: str, resnet_dt: bool, dtype: torch.dtype, generator: torch.Generator
+) -> list[Layer]:
+    return [
+        Layer(
+            n_in,
+            n_out,
+            activation=activation,
+            residual=True,
+            # A time step belongs to residual layers only: those that keep or double the width.
+            timestep=resnet_dt and n_out in (n_in, 2 * n_in),
+            dtype=dtype,
+            generator=generator,
+        )
+        for n_in, n_out in zip(widths, widths[1:], strict=False)
+    ]
+
+
+def _normal(shape: tuple[int, ...], mean: float, std: float, generator: torch.Generator) -> Tensor:
+    return torch.empty(shape, dtype=torch.float64).normal_(mean, std, generator=generator)
