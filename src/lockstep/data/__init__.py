@@ -1,0 +1,24 @@
+"""Systems on disk -> flat index -> one stream of micro-batches -> this rank's loader."""
+
+from lockstep.data.dataset import DataSet, MicroBatch
+from lockstep.data.loader import DpLoaderSet, worker_count
+from lockstep.data.plan import Plan, make_plan
+from lockstep.data.probability import steps_for_epochs
+from lockstep.data.search import find_systems
+from lockstep.data.stream import Draw, Selection, Stream
+from lockstep.data.summary import summary_lines
+
+__all__ = [
+    "DataSet",
+    "DpLoaderSet",
+    "Draw",
+    "MicroBatch",
+    "Plan",
+    "Selection",
+    "Stream",
+    "find_systems",
+    "make_plan",
+    "steps_for_epochs",
+    "summary_lines",
+    "worker_count",
+]

@@ -1,0 +1,129 @@
+"""Systems as groups of an HDF5 file, named `file.hdf5#/group`: the same members as a folder, as data sets."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from lockstep.data.store import Header, Layout, refuse_non_numbers
+from lockstep.errors import DataError
+
+_OPEN_FILES = 8
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """`file.hdf5#/group` -> file and group; the group is the root when none is named."""
+    file, _, group = address.partition("#")
+    return file, "/" + group.strip("/")
+
+
+class Hdf5Files:
+    """HDF5 files opened for reading, the least recently used closed first; see also `store.FrameReader`.
+
+    The HDF5 library runs one call at a time anyway, so one lock around a whole read costs nothing and
+    keeps a file from being closed between finding an array and reading it.
+    """
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def group(self, address: str) -> Any:
+        """The h5py group at an address."""
+        path, name = split_address(address)
+        with self._lock:
+            file = self._file(path)
+            group = file.get(name)
+            if group is None or not hasattr(group, "keys"):
+                raise DataError(
+                    f"the file has no group {name}",
+                    where=path,
+                    remedy=f"name one of its groups after the #, for example {sorted(file)[:5]}",
+                )
+            return group
+
+    def read(
+        self, system: str, set_name: str, layout: Layout, n_frames: int, frames: np.ndarray
+    ) -> np.ndarray:
+        increasing, back = np.unique(frames, return_inverse=True)  # h5py selects in increasing order only
+        with self._lock:
+            try:
+                array = self.group(system)[set_name][layout.file]
+                single = array.ndim != len(layout.tail) + 1
+                rows = array[...][None] if single else array[increasing]
+            except (OSError, KeyError, TypeError) as error:
+                where = f"{system}/{set_name}/{layout.file}"
+                raise DataError(f"cannot be read ({error})", where=where, remedy=_REPAIR) from error
+        return rows.reshape(len(increasing), -1)[back.reshape(-1)]
+
+    def close(self) -> None:
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()
+
+    def _file(self, path: str) -> Any:
+        import h5py
+
+        file = self._open.pop(path, None)
+        if file is None:
+            try:
+                file = h5py.File(path, "r", locking=False)
+            except OSError as error:
+                raise DataError(f"not a readable HDF5 file ({error})", where=path, remedy=_REPAIR) from error
+        self._open[path] = file
+        if len(self._open) > _OPEN_FILES:
+            self._open.popitem(last=False)[1].close()
+        return file
+
+
+_REPAIR = "check the file with h5ls, or write it anew"
+
+
+class Hdf5Folder:
+    """A system in an HDF5 file; see `store.Folder`."""
+
+    def __init__(self, address: str, files: Hdf5Files) -> None:
+        self.path = address
+        self._group = files.group(address)
+
+    def sets(self) -> list[str]:
+        return sorted(name for name in self._group if name.startswith("set."))
+
+    def contains(self, name: str) -> bool:
+        return name in self._group
+
+    def members(self, set_name: str) -> frozenset[str]:
+        return frozenset(self._group[set_name])
+
+    def text(self, name: str) -> bytes:
+        words = np.atleast_1d(self._group[name][()]).reshape(-1)
+        return b"\n".join(word if isinstance(word, bytes) else str(word).encode() for word in words.tolist())
+
+    def header(self, set_name: str, file: str) -> Header:
+        array = self._group[set_name][file]
+        header = Header(tuple(array.shape), array.dtype, 0, False)
+        refuse_non_numbers(header, self.where(set_name, file))
+        return header
+
+    def where(self, *parts: str) -> str:
+        return "/".join((self.path.rstrip("/"), *parts))
+
+
+def find_groups(address: str, files: Hdf5Files) -> list[str]:
+    """Addresses of all systems in a file, or below a group of it: the groups with a `type.raw`."""
+    path, start = split_address(address)
+    found: list[str] = []
+    pending = [(start, files.group(address))]
+    while pending:
+        name, group = pending.pop()
+        if "type.raw" in group:
+            found.append(f"{path}#{name}")
+        for key in group:
+            if not key.startswith("set.") and not key.endswith((".raw", ".npy")):
+                member = group[key]
+                if hasattr(member, "keys"):
+                    pending.append((f"{name.rstrip('/')}/{key}", member))
+    return sorted(found)

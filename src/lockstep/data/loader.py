@@ -1,0 +1,113 @@
+"""This rank's share of the stream, read and prepared ahead by background threads."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from lockstep.data.dataset import DataSet, MicroBatch
+from lockstep.data.stream import Stream
+from lockstep.errors import UserError
+
+Prepared = TypeVar("Prepared")
+
+
+def worker_count(environ: Mapping[str, str] = os.environ, cores: int | None = None) -> int:
+    """Background threads: `NUM_WORKERS` when set (0: none), otherwise one a core of this rank, at most 8."""
+    given = environ.get("NUM_WORKERS", "").strip()
+    if not given:
+        return min(8, cores or len(os.sched_getaffinity(0)))
+    if not given.isdecimal():
+        raise UserError(
+            "expected a number of threads",
+            where="NUM_WORKERS",
+            value=given,
+            remedy="for example NUM_WORKERS=4",
+        )
+    return int(given)
+
+
+class DpLoaderSet(Generic[Prepared]):
+    """Iterates over micro-batches start + rank, start + rank + size, ... with what `prepare` made of it.
+
+    Threads read and prepare up to `depth` micro-batches ahead; they arrive in order. An error in a thread is
+    raised by `next()` when its micro-batch is due, and ends the iteration. With `workers=0` everything
+    happens in `next()`.
+
+    Attributes:
+        waited: seconds that `next()` has spent waiting for data.
+    """
+
+    def __init__(
+        self,
+        dataset: DataSet,
+        stream: Stream,
+        *,
+        start: int,
+        rank: int,
+        size: int,
+        prepare: Callable[[MicroBatch], Prepared],
+        workers: int | None = None,
+        depth: int | None = None,
+    ) -> None:
+        assert 0 <= rank < size
+        self._dataset, self._stream, self._prepare = dataset, stream, prepare
+        self._next, self._size = start + rank, size
+        workers = worker_count() if workers is None else workers
+        self._depth = max(1, depth or 2 * workers)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="loader") if workers else None
+        self._pending: deque[Future[tuple[MicroBatch, Prepared]]] = deque()
+        self._closed = False
+        self.waited = 0.0
+
+    def __iter__(self) -> Iterator[tuple[MicroBatch, Prepared]]:
+        return self
+
+    def __next__(self) -> tuple[MicroBatch, Prepared]:
+        if self._closed:
+            raise StopIteration
+        began = time.perf_counter()
+        try:
+            return self._take()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self.waited += time.perf_counter() - began
+
+    def __enter__(self) -> DpLoaderSet[Prepared]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the threads and wait for them. May be called again."""
+        self._closed = True
+        self._pending.clear()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _take(self) -> tuple[MicroBatch, Prepared]:
+        if self._pool is None:
+            return self._load(*self._advance())
+        while len(self._pending) <= self._depth:
+            self._pending.append(self._pool.submit(self._load, *self._advance()))
+        return self._pending.popleft().result()
+
+    def _advance(self) -> tuple[int, int, int]:
+        """Number, system and turn of the next micro-batch (drawn here: the stream likes to go forward)."""
+        number = self._next
+        self._next += self._size
+        return (number, *self._stream.draw(number))
+
+    def _load(self, number: int, system: int, turn: int) -> tuple[MicroBatch, Prepared]:
+        micro_batch = self._dataset.read(system, self._stream.frames(system, turn), number)
+        return micro_batch, self._prepare(micro_batch)

@@ -1,0 +1,184 @@
+"""Systems as folders of npy files: headers first, frames by `pread` when they are wanted."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections import OrderedDict
+from functools import lru_cache
+
+import numpy as np
+
+from lockstep.data.store import REWRITE, Header, Layout, refuse_non_numbers
+from lockstep.errors import DataError
+
+_FIRST_BYTES = 256  # numpy pads the headers of plain arrays to 128 bytes
+_OPEN_FILES = 128
+
+
+class NpyFolder:
+    """A deepmd/npy system; see `store.Folder`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._names = frozenset(_list(path))
+
+    def sets(self) -> list[str]:
+        return sorted(name for name in self._names if name.startswith("set."))
+
+    def contains(self, name: str) -> bool:
+        return name in self._names
+
+    def members(self, set_name: str) -> frozenset[str]:
+        return frozenset(_list(self.where(set_name)))
+
+    def text(self, name: str) -> bytes:
+        try:
+            with open(self.where(name), "rb", buffering=0) as file:
+                return file.read()
+        except OSError as error:
+            raise _unreadable(self.where(name), error) from error
+
+    def header(self, set_name: str, file: str) -> Header:
+        return read_header(self.where(set_name, file))
+
+    def where(self, *parts: str) -> str:
+        return "/".join((self.path, *parts))
+
+
+def read_header(path: str) -> Header:
+    """Header of an npy file; refuses pickled objects and files shorter than their header promises."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            head = os.read(descriptor, _FIRST_BYTES)
+            missing = _header_length(head, path) - len(head)
+            if missing > 0:
+                head += os.read(descriptor, missing)
+            size = os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    try:
+        header = _parse(head[: _header_length(head, path)])
+    except (ValueError, SyntaxError, TypeError) as error:
+        raise DataError(f"its npy header cannot be read ({error})", where=path, remedy=REWRITE) from error
+    refuse_non_numbers(header, path)
+    count = int(np.prod(header.shape, dtype=np.int64))
+    if size < header.offset + count * header.dtype.itemsize:
+        raise DataError(
+            f"the file is truncated: its header promises an array of shape {header.shape} and type "
+            f"{header.dtype}, {header.offset + count * header.dtype.itemsize} bytes, but it has {size}",
+            where=path,
+            remedy=REWRITE,
+        )
+    return header
+
+
+def _header_length(head: bytes, path: str) -> int:
+    if len(head) < 12 or head[:6] != b"\x93NUMPY":
+        raise DataError("not an npy file", where=path, remedy=REWRITE)
+    if head[6] == 1:
+        return 10 + int.from_bytes(head[8:10], "little")
+    return 12 + int.from_bytes(head[8:12], "little")
+
+
+@lru_cache(maxsize=4096)
+def _parse(head: bytes) -> Header:
+    """Cached because thousands of small systems share a handful of headers."""
+    stream = io.BytesIO(head)
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+    else:
+        raise ValueError(f"format version {version[0]}.{version[1]} is not supported")
+    return Header(shape, dtype, len(head), bool(fortran))
+
+
+class _OpenFile:
+    """A descriptor closed when its last user lets go, so that an eviction never closes it under a read."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+class NpyReader:
+    """Frames of npy files; see `store.FrameReader`. Keeps a bounded number of files open."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(
+        self, system: str, set_name: str, layout: Layout, n_frames: int, frames: np.ndarray
+    ) -> np.ndarray:
+        path = f"{system}/{set_name}/{layout.file}"
+        try:
+            if layout.fortran:
+                return _read_fortran(path, layout, n_frames, frames)
+            return self._read_rows(path, layout, frames)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._open.clear()
+
+    def _read_rows(self, path: str, layout: Layout, frames: np.ndarray) -> np.ndarray:
+        width = int(np.prod(layout.tail, dtype=np.int64))
+        rows = np.empty((len(frames), width), dtype=layout.dtype)
+        length = width * rows.dtype.itemsize
+        view = rows.view(np.uint8).reshape(-1).data  # bytes, because buffers refuse foreign byte orders
+        file = self._file(path)
+        for position, frame in enumerate(frames):
+            row = view[position * length : (position + 1) * length]
+            _read_fully(file.descriptor, row, layout.offset + int(frame) * length, path)
+        return rows
+
+    def _file(self, path: str) -> _OpenFile:
+        with self._lock:
+            file = self._open.pop(path, None) or _OpenFile(path)
+            self._open[path] = file
+            if len(self._open) > _OPEN_FILES:
+                self._open.popitem(last=False)
+        return file
+
+
+def _read_fully(descriptor: int, row: memoryview, offset: int, path: str) -> None:
+    """`preadv` may return early (at 2 GiB, or on a signal), so it is asked until the row is full."""
+    done = 0
+    while done < len(row):
+        count = os.preadv(descriptor, [row[done:]], offset + done)
+        if count == 0:
+            raise DataError("the file became shorter while it was in use", where=path, remedy=REWRITE)
+        done += count
+
+
+def _read_fortran(path: str, layout: Layout, n_frames: int, frames: np.ndarray) -> np.ndarray:
+    """Column-major files scatter a frame over the whole file; rare, so a map is good enough."""
+    shape = (n_frames, *layout.tail)
+    stored = np.memmap(path, dtype=layout.dtype, mode="r", shape=shape, offset=layout.offset, order="F")
+    return np.ascontiguousarray(stored[frames]).reshape(len(frames), -1)
+
+
+def _list(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> DataError:
+    return DataError(
+        f"cannot be read ({error.strerror or error})",
+        where=path,
+        remedy="check that it exists and that you may read it",
+    )

@@ -1,0 +1,106 @@
+"""From what the input file says under `systems` to the list of systems, in one order on every machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from lockstep.data.hdf5 import Hdf5Files, find_groups
+from lockstep.errors import DataError
+
+
+def find_systems(
+    systems: str | Path | Sequence[str | Path],
+    rglob_patterns: Sequence[str] | None = None,
+    input_folder: str | Path | None = None,
+) -> list[str]:
+    """All systems that the entries of `systems` stand for.
+
+    An entry, alone or in a list, is a system, or a folder (HDF5 file or group) searched at every depth:
+    whatever holds a `type.raw` is a system, including the entry itself. Entries keep their order and a
+    system listed twice counts twice; what is found within one entry is sorted by path, so that all ranks
+    agree whatever order their file system lists names in. With `rglob_patterns` only folders matching one
+    of the patterns below the entry are taken. Relative paths start from the current folder;
+    `input_folder` only serves to explain a path that is not there.
+    """
+    entries = [systems] if isinstance(systems, (str, Path)) else list(systems)
+    if not entries:
+        raise DataError("no systems are listed", remedy="name at least one system folder under `systems`")
+    found: list[str] = []
+    files = Hdf5Files()
+    try:
+        for entry in map(str, entries):
+            found += _expand(entry, rglob_patterns, input_folder, files)
+    finally:
+        files.close()
+    return found
+
+
+def is_hdf5(system: str) -> bool:
+    """Whether a found system lies in an HDF5 file: those always carry a `#`, unless a folder is so named."""
+    return "#" in system and not os.path.isdir(system)
+
+
+def _expand(
+    entry: str, patterns: Sequence[str] | None, input_folder: str | Path | None, files: Hdf5Files
+) -> list[str]:
+    if os.path.isdir(entry):
+        found = _match(entry, patterns) if patterns else _walk(entry)
+    elif os.path.isfile(entry.partition("#")[0]):
+        found = find_groups(entry, files)
+    else:
+        raise _missing(entry, input_folder)
+    if not found:
+        raise DataError(
+            "no system in it: nothing there "
+            + ("matches `rglob_patterns` and " if patterns else "")
+            + "has a type.raw",
+            where=os.path.abspath(entry),
+            remedy="name a folder that holds type.raw and set.000, or a folder above such folders",
+        )
+    return found
+
+
+def _walk(top: str) -> list[str]:
+    """Folders with a `type.raw`, links followed, each real folder entered once so that a loop ends."""
+    found: list[str] = []
+    pending, entered = [top], {os.path.realpath(top)}
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(folder) as listing:
+                members = [member for member in listing if not member.name.startswith("set.")]
+        except OSError as error:
+            raise DataError(
+                f"cannot be searched ({error.strerror})", where=os.path.abspath(folder)
+            ) from error
+        if any(member.name == "type.raw" for member in members):
+            found.append(folder)
+        for member in members:
+            if member.is_symlink():
+                target = os.path.realpath(member.path)
+                if not os.path.isdir(target) or target in entered:
+                    continue
+                entered.add(target)
+                pending.append(member.path)
+            elif member.is_dir():
+                pending.append(member.path)
+    return sorted(found)
+
+
+def _match(top: str, patterns: Sequence[str]) -> list[str]:
+    matches = {str(path) for pattern in patterns for path in Path(top).rglob(pattern)}
+    return sorted(path for path in matches if os.path.isfile(os.path.join(path, "type.raw")))
+
+
+def _missing(entry: str, input_folder: str | Path | None) -> DataError:
+    remedy = "correct the path under `systems`"
+    if not os.path.isabs(entry):
+        remedy += "; relative paths start from the folder in which the command is run"
+        if input_folder is not None:
+            beside = os.path.abspath(os.path.join(input_folder, entry.partition("#")[0]))
+            if os.path.exists(beside):
+                remedy = f"it does exist beside the input file, as {beside}: run the command in that folder"
+                remedy += ", or give the absolute path"
+    return DataError("no such system", where=os.path.abspath(entry), value=entry, remedy=remedy)

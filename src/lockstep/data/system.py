@@ -1,0 +1,237 @@
+"""One system on disk, described and checked from its headers alone: no frame is read here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lockstep.data.labels import BOX, COORD, REAL_TYPES, Array
+from lockstep.data.store import Folder, Header, Layout
+from lockstep.errors import DataError
+
+NOT_IN_MODEL = -2  # -1 marks padding atoms in mixed-type data
+
+
+class SetDescription(NamedTuple):
+    """One `set.*`: its frames, and how to read each array it has."""
+
+    name: str
+    n_frames: int
+    layouts: dict[str, Layout]
+
+
+class TypeTable(NamedTuple):
+    """How the type numbers of a system translate into the model's; shared by systems that say the same.
+
+    Attributes:
+        types: the model's type of every atom ([natoms]; placeholders in mixed-type systems).
+        translation: the model's type for each type number of the system.
+        names: the system's names of its type numbers, for error messages.
+    """
+
+    types: np.ndarray
+    translation: np.ndarray
+    names: tuple[str, ...]
+
+
+class SystemDescription(NamedTuple):
+    """All that the flat index keeps of a system."""
+
+    path: str
+    table: TypeTable
+    mixed: bool
+    periodic: bool
+    sets: list[SetDescription]
+
+
+class Types:
+    """Reads `type.raw` and `type_map.raw`, translating into the model's type map.
+
+    Thousands of systems usually share a handful of compositions, so equal files are parsed once.
+    """
+
+    def __init__(self, type_map: Sequence[str]) -> None:
+        self.type_map = tuple(type_map)
+        self._known: dict[tuple[bytes, bytes | None, bool], TypeTable] = {}
+
+    def of(self, folder: Folder, mixed: bool) -> TypeTable:
+        """The types of a system; refuses an element that is present but unknown to the model."""
+        raw = folder.text("type.raw")
+        names = folder.text("type_map.raw") if folder.contains("type_map.raw") else None
+        table = self._known.get((raw, names, mixed))
+        if table is None:
+            table = self._parse(folder, raw, names, mixed)
+            self._known[raw, names, mixed] = table
+        return table
+
+    def _parse(self, folder: Folder, raw: bytes, names_raw: bytes | None, mixed: bool) -> TypeTable:
+        numbers = _integers(raw, folder.where("type.raw"))
+        names = self.type_map if names_raw is None else _names(names_raw, folder.where("type_map.raw"))
+        index = {name: number for number, name in enumerate(self.type_map)}
+        translation = np.array([index.get(name, NOT_IN_MODEL) for name in names], dtype=np.int64)
+        if mixed:  # the types are in real_atom_types.npy, and what type.raw says is a placeholder
+            return TypeTable(np.zeros(len(numbers), dtype=np.int64), translation, names)
+        if numbers.max() >= len(names):
+            raise DataError(
+                f"type {numbers.max()} is out of range: {_whose(names_raw)} has {len(names)}: {list(names)}",
+                where=folder.where("type.raw"),
+                remedy="types count from 0; complete type_map.raw or the model's type_map",
+            )
+        types = translation[numbers]
+        if (types == NOT_IN_MODEL).any():
+            element = names[int(numbers[types == NOT_IN_MODEL][0])]
+            raise unknown_element(element, folder.where("type.raw"), self.type_map)
+        return TypeTable(types, translation, names)
+
+
+def unknown_element(element: str, where: str, type_map: Sequence[str]) -> DataError:
+    """The system has atoms of an element that the model does not know."""
+    return DataError(
+        f"the system has atoms of {element}, which is not in the model's type_map {list(type_map)}",
+        where=where,
+        remedy=f"add {element!r} to model.type_map (and its number to `sel`), or leave this system out",
+    )
+
+
+def describe(folder: Folder, types: Types, labels: Sequence[Array]) -> SystemDescription:
+    """Read a system's headers and check them against each other."""
+    set_names = folder.sets()
+    if not set_names:
+        raise DataError(
+            "the system has no set.* folder", where=folder.path, remedy="add set.000 with coord.npy"
+        )
+    members = [folder.members(name) for name in set_names]
+    mixed = _agree(folder, set_names, members, REAL_TYPES)
+    table = types.of(folder, mixed)
+    periodic = not folder.contains("nopbc") and _agree(folder, set_names, members, BOX)
+    arrays = [COORD, *([BOX] if periodic else []), *([REAL_TYPES] if mixed else [])]
+    arrays += [label for label in labels if _agree(folder, set_names, members, label)]
+    sets = [
+        _describe_set(folder, name, present, len(table.types), arrays)
+        for name, present in zip(set_names, members, strict=True)
+    ]
+    if not any(item.n_frames for item in sets):
+        raise DataError(
+            "the system has no frames", where=folder.path, remedy="leave it out, or add frames to it"
+        )
+    return SystemDescription(folder.path, table, mixed, periodic, sets)
+
+
+def _agree(folder: Folder, sets: list[str], members: list[frozenset[str]], array: Array) -> bool:
+    """Whether the sets have an array; refuses a system in which only some of them do.
+
+    A micro-batch may take frames from several sets of a system, so they must all mean the same.
+    """
+    having = [not present.isdisjoint(array.files) for present in members]
+    if all(having) or not any(having):
+        return having[0]
+    lacking, other = sets[having.index(False)], sets[having.index(True)]
+    raise DataError(
+        f"{array.files[0]} is missing here, while {other} of the same system has it",
+        where=folder.where(lacking),
+        remedy="give it to all sets of the system, or make two systems of them",
+    )
+
+
+def _describe_set(
+    folder: Folder, name: str, present: frozenset[str], natoms: int, arrays: Sequence[Array]
+) -> SetDescription:
+    layouts: dict[str, Layout] = {}
+    n_frames = -1
+    for array in arrays:
+        file = next((file for file in array.files if file in present), None)
+        if file is None:
+            raise DataError(
+                f"{array.files[0]} is missing", where=folder.where(name), remedy="add it to the set"
+            )
+        header = folder.header(name, file)
+        if array is COORD:
+            n_frames = _count_frames(header, natoms, folder.where(name, file))
+        _check_shape(header, array, natoms, n_frames, folder.where(name, file))
+        tail = header.shape[1:] if header.shape[:1] == (n_frames,) else header.shape
+        layouts[array.name] = Layout(file, header.dtype.str, tail, header.offset, header.fortran)
+    return SetDescription(name, n_frames, layouts)
+
+
+def _count_frames(header: Header, natoms: int, where: str) -> int:
+    """Frames of a set, by its coordinates; a flat array of 3 * natoms numbers is a single frame."""
+    if header.shape == (3 * natoms,):
+        return 1
+    if len(header.shape) < 2 or int(np.prod(header.shape[1:], dtype=np.int64)) != 3 * natoms:
+        raise DataError(
+            f"its shape is {header.shape}: expected (frames, {3 * natoms}) for {natoms} atoms in type.raw",
+            where=where,
+            remedy="coordinates and type.raw must list the same atoms in the same order",
+        )
+    return header.shape[0]
+
+
+def _check_shape(header: Header, array: Array, natoms: int, n_frames: int, where: str) -> None:
+    if array is REAL_TYPES and header.dtype.kind not in "iu":
+        raise DataError(f"types must be integers, but the file holds {header.dtype}", where=where)
+    width = array.width(natoms)
+    size = int(np.prod(header.shape, dtype=np.int64))
+    if size == n_frames * width and (n_frames == 1 or header.shape[:1] == (n_frames,)):
+        return
+    if header.shape and header.shape[0] != n_frames and size == header.shape[0] * width:
+        raise DataError(
+            f"it has {header.shape[0]} frames, but coord.npy of the same set has {n_frames}",
+            where=where,
+            remedy="write both files from the same frames",
+        )
+    raise DataError(
+        f"its shape is {header.shape}: expected ({n_frames}, {width}) for {n_frames} frames of {natoms} atoms"
+        + _width_hint(array),
+        where=where,
+        remedy="check that the file holds what its name says",
+    )
+
+
+def _width_hint(array: Array) -> str:
+    if array.name in ("fparam", "aparam"):
+        return f" with {array.tail[0]} parameters (model.fitting_net.numb_{array.name})"
+    if array.name == "atom_pref":
+        return " (one prefactor an atom, not one a component)"
+    return ""
+
+
+def _integers(raw: bytes, where: str) -> np.ndarray:
+    words = _words(raw)
+    try:
+        numbers = np.array([int(word) if word.isdigit() else float(word) for word in words])
+        valid = np.isfinite(numbers).all() and (numbers == np.floor(numbers)).all()
+    except ValueError:
+        valid = False
+    if not valid:
+        raise DataError("not a list of type numbers", where=where, remedy="write one integer an atom")
+    if not words:
+        raise DataError("the system has no atoms", where=where, remedy="write one type number an atom")
+    numbers = numbers.astype(np.int64)
+    if numbers.min() < 0:
+        raise DataError(f"type {numbers.min()} is negative", where=where, remedy="types count from 0")
+    return numbers
+
+
+def _names(raw: bytes, where: str) -> tuple[str, ...]:
+    names = tuple(word.decode(errors="replace") for word in _words(raw))
+    if not names:
+        raise DataError(
+            "the file names no element", where=where, remedy="write one name a type, or delete the file"
+        )
+    if len(set(names)) != len(names):
+        raise DataError(f"a name occurs twice in {list(names)}", where=where, remedy="name every type once")
+    return names
+
+
+def _words(raw: bytes) -> list[bytes]:
+    if b"#" in raw:
+        raw = b"\n".join(line.partition(b"#")[0] for line in raw.splitlines())
+    return raw.split()
+
+
+def _whose(names_raw: bytes | None) -> str:
+    return (
+        "type_map.raw" if names_raw is not None else "the model's type_map (the system has no type_map.raw)"
+    )
