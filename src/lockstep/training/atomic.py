@@ -1,0 +1,86 @@
+"""Files that are either the old one or the new one, whole, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
+# File systems that cannot flush a folder say so with one of these.
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`; returns when both the data and the name are on the disk.
+
+    On any failure the temporary file is removed and `path` is what it was.
+    """
+    with _temporary(path) as temporary:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def link_atomically(link: Path, target: Path) -> None:
+    """Let the symbolic link `link` point to `target` from now on."""
+    with _temporary(link) as temporary:
+        os.symlink(os.path.relpath(target, link.parent), temporary)
+        os.replace(temporary, link)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(folder: Path, name_pattern: str) -> None:
+    """Remove temporary files of killed writers whose final name would have matched `name_pattern`."""
+    for path in folder.glob(".*.tmp"):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match and re.fullmatch(name_pattern, match["name"]):
+            path.unlink(missing_ok=True)
+
+
+def describe_failure(error: OSError, path: Path) -> str:
+    """Why writing to `path` failed, with the free space when that may be the reason."""
+    reason = error.strerror or str(error)
+    folder = next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
+    with suppress(OSError):
+        return f"{reason} (free space in {folder}: {_readable(shutil.disk_usage(folder).free)})"
+    return reason
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """A name in the folder of `path` that nobody else writes to, gone in the end."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        yield temporary
+    finally:
+        # After a successful rename there is nothing left; after a failure, what is left is worthless.
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _readable(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

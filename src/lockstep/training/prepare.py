@@ -1,0 +1,54 @@
+"""From a micro-batch of the stream to what a step needs: environment, labels, parameters. Runs in loader threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lockstep.data import MicroBatch
+from lockstep.geometry import Environment, PairCache
+from lockstep.model import Potential
+from lockstep.model.potential import Parameters
+from lockstep.training.survey import cached_pairs
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A micro-batch made ready for the potential and the loss.
+
+    Attributes:
+        real: [B, n] false for padding atoms; None where there are none.
+    """
+
+    environment: Environment
+    labels: dict[str, Tensor]
+    parameters: Parameters
+    real: Tensor | None
+
+
+class Preparer:
+    """Makes samples, on the potential's device. Weights play no part, so it can run ahead of the training."""
+
+    def __init__(self, potential: Potential, cache: PairCache) -> None:
+        self._builder = potential.environment_builder()
+        self._cutoff = potential.cutoff
+        self._cache = cache
+        self._device = potential.device
+        # A thread's numpy and torch must not fight the training step for its cores.
+        self._fitting = potential.config.fitting_net
+
+    def __call__(self, batch: MicroBatch) -> Sample:
+        pairs = [cached_pairs(self._cache, batch, frame, self._cutoff) for frame in range(len(batch.frames))]
+        labels = {name: torch.from_numpy(value).to(self._device) for name, value in batch.labels.items()}
+        padded = (batch.types < 0).any()
+        return Sample(
+            environment=self._builder.build(pairs, batch.types),
+            labels=labels,
+            parameters=Parameters(
+                labels.get("fparam") if self._fitting.numb_fparam else None,
+                labels.get("aparam") if self._fitting.numb_aparam else None,
+            ),
+            real=torch.from_numpy(batch.types >= 0).to(self._device) if padded else None,
+        )
