@@ -1,0 +1,1 @@
+"""Workers: which launcher started them, how they form a group, and what they exchange."""

@@ -1,0 +1,77 @@
+"""A group over torch.distributed: gloo between CPUs, NCCL between GPUs."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from lockstep.errors import UserError
+from lockstep.parallel import mpi_world
+from lockstep.parallel.context import WorkerContext
+from lockstep.parallel.group import Group
+from lockstep.parallel.meeting import open_store
+from lockstep.parallel.network import interface_towards
+
+if TYPE_CHECKING:
+    import torch
+
+# The watch ends a rank that waits too long; the transport's own limit only stands behind it.
+_BACKSTOP = timedelta(hours=24)
+
+
+class TorchGroup(Group):
+    def __init__(self, context: WorkerContext, device: str, timeout: float) -> None:
+        super().__init__(context, timeout)
+        import torch
+        import torch.distributed as dist
+
+        self._torch, self._dist = torch, dist
+        self.name = "NCCL" if device == "cuda" else "gloo"
+        store, host = open_store(context, timeout)
+        _use_interface_towards(host)
+        try:
+            dist.init_process_group(
+                # With GPUs too, words and numbers on the CPU go by gloo: they then need no device to be chosen.
+                "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
+                store=store,
+                rank=context.rank,
+                world_size=context.size,
+                timeout=_BACKSTOP,
+            )
+        except (RuntimeError, ValueError) as problem:
+            raise UserError(
+                f"rank {context.rank} cannot form a group of {context.size}: {problem}",
+                where=self.name,
+                remedy="check that all ranks were started and that the nodes can reach each other; "
+                "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME chooses the network interface",
+            ) from problem
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        self._dist.all_reduce(tensor)
+
+    def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        self._dist.broadcast(tensor, root)
+
+    def _all_gather_object(self, item: Any) -> list[Any]:
+        items: list[Any] = [None] * self.size
+        self._dist.all_gather_object(items, item)
+        return items
+
+    def _barrier(self) -> None:
+        self._dist.all_reduce(self._torch.zeros(1))
+
+    def _close(self) -> None:
+        self._dist.destroy_process_group()
+        mpi_world.finalize()
+
+
+def _use_interface_towards(host: str) -> None:
+    """Lets gloo use the interface that reaches the meeting point.
+
+    By itself it takes the one the host's own name resolves to, which on many systems is the loopback: fine on
+    one node, useless between two.
+    """
+    name = interface_towards(host)
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
