@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from lockstep.data.labels import BOX, COORD, LABEL_NAMES, REAL_TYPES, Array, lab
 from lockstep.data.npy import NpyFolder, NpyReader
 from lockstep.data.search import find_systems, is_hdf5
 from lockstep.data.store import FrameReader
-from lockstep.data.system import NOT_IN_MODEL, Types, TypeTable, describe, unknown_element
+from lockstep.data.system import NOT_IN_MODEL, SystemDescription, Types, TypeTable, describe, unknown_element
 from lockstep.errors import DataError
 
 log = logging.getLogger(__name__)
 
+_CHUNK, _OPENERS = 256, 8
 _FLAT = 1e-6  # volume over the product of the edge lengths below which a cell cannot be a crystal's
 
 
@@ -83,19 +85,23 @@ class DataSet:
         self._require(sorted(needed | set(required)))
 
     def _open(self, paths: Sequence[str]) -> Index:
-        builder = IndexBuilder(
-            [COORD.name, BOX.name, REAL_TYPES.name, *(label.name for label in self._labels)]
-        )
+        builder = IndexBuilder([COORD.name, BOX.name, REAL_TYPES.name, *(label.name for label in self._labels)])
         types = Types(self.type_map)
         unsaid = 0
-        for path in paths:
-            folder = Hdf5Folder(path, self._hdf5) if is_hdf5(path) else NpyFolder(path)
-            system = describe(folder, types, self._labels)
-            unsaid += not system.periodic and not folder.contains("nopbc")
-            builder.append(system)
+        chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
+        # Opening is waiting for the file system, above all for a remote one, so several chunks wait together.
+        with ThreadPoolExecutor(min(_OPENERS, len(chunks)), thread_name_prefix="open") as pool:
+            for systems in pool.map(lambda chunk: self._describe(chunk, types), chunks):
+                for system in systems:
+                    builder.append(system)
+                    unsaid += system.unsaid
         if unsaid:
             log.warning("%d system(s) have neither box.npy nor a nopbc file: taken as not periodic", unsaid)
         return builder.finish()
+
+    def _describe(self, paths: Sequence[str], types: Types) -> list[SystemDescription]:
+        folders = (Hdf5Folder(path, self._hdf5) if is_hdf5(path) else NpyFolder(path) for path in paths)
+        return [describe(folder, types, self._labels) for folder in folders]
 
     def _set_index(self, index: Index) -> None:
         self._index = index
@@ -167,9 +173,7 @@ class DataSet:
         else:
             types = np.tile(self._table(system).types, (len(frames), 1))
         mine = self.labels(system)
-        labels = {
-            label.name: self._floats(system, frames, label) for label in self._labels if label.name in mine
-        }
+        labels = {label.name: self._floats(system, frames, label) for label in self._labels if label.name in mine}
         return MicroBatch(number, system, self.first_frame[system] + frames, coord, cell, types, labels)
 
     def close(self) -> None:
@@ -230,7 +234,7 @@ class DataSet:
 
     def _cells(self, system: int, frames: np.ndarray) -> np.ndarray:
         cells = self._floats(system, frames, BOX)
-        edges = np.linalg.norm(cells, axis=2).prod(axis=1)
+        edges = np.sqrt((cells * cells).sum(axis=2)).prod(axis=1)
         flat = np.abs(np.linalg.det(cells)) <= _FLAT * edges
         if flat.any():
             bad = int(np.flatnonzero(flat)[0])

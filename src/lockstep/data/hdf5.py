@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,29 +33,28 @@ class Hdf5Files:
         self._open: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.RLock()
 
-    def group(self, address: str) -> Any:
-        """The h5py group at an address."""
+    @contextmanager
+    def group(self, address: str) -> Iterator[Any]:
+        """The h5py group at an address; valid, and other threads kept out, within the `with` block."""
         path, name = split_address(address)
         with self._lock:
             file = self._file(path)
             group = file.get(name)
-            if group is None or not hasattr(group, "keys"):
+            if not hasattr(group, "keys"):
                 raise DataError(
                     f"the file has no group {name}",
                     where=path,
                     remedy=f"name one of its groups after the #, for example {sorted(file)[:5]}",
                 )
-            return group
+            yield group
 
-    def read(
-        self, system: str, set_name: str, layout: Layout, n_frames: int, frames: np.ndarray
-    ) -> np.ndarray:
+    def read(self, system: str, set_name: str, layout: Layout, n_frames: int, frames: np.ndarray) -> np.ndarray:
         increasing, back = np.unique(frames, return_inverse=True)  # h5py selects in increasing order only
-        with self._lock:
+        with self.group(system) as group:
             try:
-                array = self.group(system)[set_name][layout.file]
-                single = array.ndim != len(layout.tail) + 1
-                rows = array[...][None] if single else array[increasing]
+                array = group[set_name][layout.file]
+                single = array.ndim == len(layout.tail)
+                rows = array[()][None] if single else array[increasing]
             except (OSError, KeyError, TypeError) as error:
                 where = f"{system}/{set_name}/{layout.file}"
                 raise DataError(f"cannot be read ({error})", where=where, remedy=_REPAIR) from error
@@ -87,24 +88,29 @@ class Hdf5Folder:
 
     def __init__(self, address: str, files: Hdf5Files) -> None:
         self.path = address
-        self._group = files.group(address)
+        self._files = files
+        with files.group(address) as group:
+            self._names = frozenset(group)
 
     def sets(self) -> list[str]:
-        return sorted(name for name in self._group if name.startswith("set."))
+        return sorted(name for name in self._names if name.startswith("set."))
 
     def contains(self, name: str) -> bool:
-        return name in self._group
+        return name in self._names
 
     def members(self, set_name: str) -> frozenset[str]:
-        return frozenset(self._group[set_name])
+        with self._files.group(self.where(set_name)) as group:
+            return frozenset(group)
 
     def text(self, name: str) -> bytes:
-        words = np.atleast_1d(self._group[name][()]).reshape(-1)
-        return b"\n".join(word if isinstance(word, bytes) else str(word).encode() for word in words.tolist())
+        with self._files.group(self.path) as group:
+            words = np.atleast_1d(group[name][()]).reshape(-1).tolist()
+        return b"\n".join(word if isinstance(word, bytes) else str(word).encode() for word in words)
 
     def header(self, set_name: str, file: str) -> Header:
-        array = self._group[set_name][file]
-        header = Header(tuple(array.shape), array.dtype, 0, False)
+        with self._files.group(self.where(set_name)) as group:
+            array = group[file]
+            header = Header(tuple(array.shape), array.dtype, 0, False, 0)
         refuse_non_numbers(header, self.where(set_name, file))
         return header
 
@@ -116,13 +122,15 @@ def find_groups(address: str, files: Hdf5Files) -> list[str]:
     """Addresses of all systems in a file, or below a group of it: the groups with a `type.raw`."""
     path, start = split_address(address)
     found: list[str] = []
-    pending = [(start, files.group(address))]
-    while pending:
-        name, group = pending.pop()
-        if "type.raw" in group:
-            found.append(f"{path}#{name}")
-        for key in group:
-            if not key.startswith("set.") and not key.endswith((".raw", ".npy")):
+    with files.group(address) as top:
+        pending = [(start, top)]
+        while pending:
+            name, group = pending.pop()
+            if "type.raw" in group:
+                found.append(f"{path}#{name}")
+            for key in group:
+                if key.startswith("set.") or key.endswith(".raw"):
+                    continue
                 member = group[key]
                 if hasattr(member, "keys"):
                     pending.append((f"{name.rstrip('/')}/{key}", member))

@@ -138,9 +138,7 @@ class IndexBuilder:
     def finish(self) -> Index:
         systems = np.array(self._systems, dtype=np.int64).reshape(-1, 8)
         sets = np.array(self._sets, dtype=np.int64).reshape(-1, 2)
-        path, natoms, n_frames, first_set, n_sets, table, mixed, periodic = map(
-            np.ascontiguousarray, systems.T
-        )
+        path, natoms, n_frames, first_set, n_sets, table, mixed, periodic = map(np.ascontiguousarray, systems.T)
         return Index(
             arrays=self.arrays,
             paths=self._paths,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import threading
 from collections import OrderedDict
@@ -36,7 +37,7 @@ class NpyFolder:
     def text(self, name: str) -> bytes:
         try:
             with open(self.where(name), "rb", buffering=0) as file:
-                return file.read()
+                return file.readall()
         except OSError as error:
             raise _unreadable(self.where(name), error) from error
 
@@ -53,24 +54,23 @@ def read_header(path: str) -> Header:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             head = os.read(descriptor, _FIRST_BYTES)
-            missing = _header_length(head, path) - len(head)
-            if missing > 0:
-                head += os.read(descriptor, missing)
+            length = _header_length(head, path)
+            if length > len(head):
+                head += os.read(descriptor, length - len(head))
             size = os.fstat(descriptor).st_size
         finally:
             os.close(descriptor)
     except OSError as error:
         raise _unreadable(path, error) from error
     try:
-        header = _parse(head[: _header_length(head, path)])
+        header = _parse(head[:length])
     except (ValueError, SyntaxError, TypeError) as error:
         raise DataError(f"its npy header cannot be read ({error})", where=path, remedy=REWRITE) from error
     refuse_non_numbers(header, path)
-    count = int(np.prod(header.shape, dtype=np.int64))
-    if size < header.offset + count * header.dtype.itemsize:
+    if size < header.end:
         raise DataError(
             f"the file is truncated: its header promises an array of shape {header.shape} and type "
-            f"{header.dtype}, {header.offset + count * header.dtype.itemsize} bytes, but it has {size}",
+            f"{header.dtype}, {header.end} bytes in all, but it has {size}",
             where=path,
             remedy=REWRITE,
         )
@@ -78,7 +78,7 @@ def read_header(path: str) -> Header:
 
 
 def _header_length(head: bytes, path: str) -> int:
-    if len(head) < 12 or head[:6] != b"\x93NUMPY":
+    if len(head) < 12 or not head.startswith(b"\x93NUMPY"):
         raise DataError("not an npy file", where=path, remedy=REWRITE)
     if head[6] == 1:
         return 10 + int.from_bytes(head[8:10], "little")
@@ -96,7 +96,7 @@ def _parse(head: bytes) -> Header:
         shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
     else:
         raise ValueError(f"format version {version[0]}.{version[1]} is not supported")
-    return Header(shape, dtype, len(head), bool(fortran))
+    return Header(shape, dtype, len(head), bool(fortran), len(head) + math.prod(shape) * dtype.itemsize)
 
 
 class _OpenFile:
@@ -117,9 +117,7 @@ class NpyReader:
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(
-        self, system: str, set_name: str, layout: Layout, n_frames: int, frames: np.ndarray
-    ) -> np.ndarray:
+    def read(self, system: str, set_name: str, layout: Layout, n_frames: int, frames: np.ndarray) -> np.ndarray:
         path = f"{system}/{set_name}/{layout.file}"
         try:
             if layout.fortran:
@@ -133,7 +131,7 @@ class NpyReader:
             self._open.clear()
 
     def _read_rows(self, path: str, layout: Layout, frames: np.ndarray) -> np.ndarray:
-        width = int(np.prod(layout.tail, dtype=np.int64))
+        width = math.prod(layout.tail)
         rows = np.empty((len(frames), width), dtype=layout.dtype)
         length = width * rows.dtype.itemsize
         view = rows.view(np.uint8).reshape(-1).data  # bytes, because buffers refuse foreign byte orders

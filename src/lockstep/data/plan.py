@@ -45,9 +45,7 @@ def make_plan(
     """Settle `batch_size`, `sys_probs` and `auto_prob` of a section of the input file."""
     kept = kept_systems(batch_size, dataset.natoms, f"{where}.batch_size")
     if len(kept) < len(dataset):
-        log.warning(
-            "batch_size = %r leaves out %d of %d systems", batch_size, len(dataset) - len(kept), len(dataset)
-        )
+        log.warning("batch_size = %r leaves out %d of %d systems", batch_size, len(dataset) - len(kept), len(dataset))
         dataset = dataset.take(kept)
     sizes = batch_sizes(batch_size, dataset.natoms, dataset.n_frames, f"{where}.batch_size")
     counts = batch_counts(dataset.n_frames, sizes)

@@ -125,7 +125,5 @@ def _block(block: str, n_systems: int, auto_prob: str, where: str) -> tuple[int,
             remedy=f"keep 0 <= start < end <= {n_systems}",
         )
     if not (weight >= 0 and math.isfinite(weight)):
-        raise InputError(
-            f"the weight of block {block!r} is not a number of at least 0", where=where, value=auto_prob
-        )
+        raise InputError(f"the weight of block {block!r} is not a number of at least 0", where=where, value=auto_prob)
     return start, end, weight

@@ -42,9 +42,7 @@ def is_hdf5(system: str) -> bool:
     return "#" in system and not os.path.isdir(system)
 
 
-def _expand(
-    entry: str, patterns: Sequence[str] | None, input_folder: str | Path | None, files: Hdf5Files
-) -> list[str]:
+def _expand(entry: str, patterns: Sequence[str] | None, input_folder: str | Path | None, files: Hdf5Files) -> list[str]:
     if os.path.isdir(entry):
         found = _match(entry, patterns) if patterns else _walk(entry)
     elif os.path.isfile(entry.partition("#")[0]):
@@ -63,30 +61,28 @@ def _expand(
 
 
 def _walk(top: str) -> list[str]:
-    """Folders with a `type.raw`, links followed, each real folder entered once so that a loop ends."""
+    """Folders with a `type.raw`. Links are followed, but no folder is taken twice, under whatever names."""
     found: list[str] = []
-    pending, entered = [top], {os.path.realpath(top)}
+    pending, linked = [top], set[str]()
     while pending:
         folder = pending.pop()
         try:
             with os.scandir(folder) as listing:
                 members = [member for member in listing if not member.name.startswith("set.")]
         except OSError as error:
-            raise DataError(
-                f"cannot be searched ({error.strerror})", where=os.path.abspath(folder)
-            ) from error
+            raise DataError(f"cannot be searched ({error.strerror})", where=os.path.abspath(folder)) from error
         if any(member.name == "type.raw" for member in members):
             found.append(folder)
         for member in members:
             if member.is_symlink():
                 target = os.path.realpath(member.path)
-                if not os.path.isdir(target) or target in entered:
-                    continue
-                entered.add(target)
-                pending.append(member.path)
+                if os.path.isdir(target) and target not in linked:
+                    linked.add(target)
+                    pending.append(member.path)
             elif member.is_dir():
                 pending.append(member.path)
-    return sorted(found)
+    found.sort()
+    return list({os.path.realpath(path): path for path in reversed(found)}.values())[::-1] if linked else found
 
 
 def _match(top: str, patterns: Sequence[str]) -> list[str]:

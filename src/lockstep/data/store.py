@@ -12,12 +12,13 @@ REWRITE = "copy the file again or write it anew with numpy.save"
 
 
 class Header(NamedTuple):
-    """What an array says about itself before any of its numbers is read."""
+    """What an array says about itself before any of its numbers is read; `end` is where its last byte must lie."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     offset: int
     fortran: bool
+    end: int
 
 
 class Layout(NamedTuple):
@@ -69,9 +70,7 @@ class Folder(Protocol):
 class FrameReader(Protocol):
     """Reads frames of arrays of opened systems; safe to use from several threads."""
 
-    def read(
-        self, system: str, set_name: str, layout: Layout, n_frames: int, frames: np.ndarray
-    ) -> np.ndarray:
+    def read(self, system: str, set_name: str, layout: Layout, n_frames: int, frames: np.ndarray) -> np.ndarray:
         """The given frames of a set as [len(frames), numbers per frame], in the type they have on disk."""
 
     def close(self) -> None:

@@ -52,9 +52,7 @@ class Stream:
         seed: any integer.
     """
 
-    def __init__(
-        self, n_frames: np.ndarray, batch_sizes: np.ndarray, probabilities: np.ndarray, seed: int
-    ) -> None:
+    def __init__(self, n_frames: np.ndarray, batch_sizes: np.ndarray, probabilities: np.ndarray, seed: int) -> None:
         self.n_frames = np.asarray(n_frames, dtype=np.int64)
         self.batch_sizes = np.asarray(batch_sizes, dtype=np.int64)
         self.probabilities = np.asarray(probabilities, dtype=np.float64)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +39,13 @@ class TypeTable(NamedTuple):
 
 
 class SystemDescription(NamedTuple):
-    """All that the flat index keeps of a system."""
+    """All that the flat index keeps of a system; `unsaid` when only the lack of a box says it is not periodic."""
 
     path: str
     table: TypeTable
     mixed: bool
     periodic: bool
+    unsaid: bool
     sets: list[SetDescription]
 
 
@@ -99,13 +102,12 @@ def describe(folder: Folder, types: Types, labels: Sequence[Array]) -> SystemDes
     """Read a system's headers and check them against each other."""
     set_names = folder.sets()
     if not set_names:
-        raise DataError(
-            "the system has no set.* folder", where=folder.path, remedy="add set.000 with coord.npy"
-        )
+        raise DataError("the system has no set.* folder", where=folder.path, remedy="add set.000 with coord.npy")
     members = [folder.members(name) for name in set_names]
     mixed = _agree(folder, set_names, members, REAL_TYPES)
     table = types.of(folder, mixed)
-    periodic = not folder.contains("nopbc") and _agree(folder, set_names, members, BOX)
+    free = folder.contains("nopbc")
+    periodic = not free and _agree(folder, set_names, members, BOX)
     arrays = [COORD, *([BOX] if periodic else []), *([REAL_TYPES] if mixed else [])]
     arrays += [label for label in labels if _agree(folder, set_names, members, label)]
     sets = [
@@ -113,10 +115,8 @@ def describe(folder: Folder, types: Types, labels: Sequence[Array]) -> SystemDes
         for name, present in zip(set_names, members, strict=True)
     ]
     if not any(item.n_frames for item in sets):
-        raise DataError(
-            "the system has no frames", where=folder.path, remedy="leave it out, or add frames to it"
-        )
-    return SystemDescription(folder.path, table, mixed, periodic, sets)
+        raise DataError("the system has no frames", where=folder.path, remedy="leave it out, or add frames to it")
+    return SystemDescription(folder.path, table, mixed, periodic, not (periodic or free), sets)
 
 
 def _agree(folder: Folder, sets: list[str], members: list[frozenset[str]], array: Array) -> bool:
@@ -143,49 +143,45 @@ def _describe_set(
     for array in arrays:
         file = next((file for file in array.files if file in present), None)
         if file is None:
-            raise DataError(
-                f"{array.files[0]} is missing", where=folder.where(name), remedy="add it to the set"
-            )
+            raise DataError(f"{array.files[0]} is missing", where=folder.where(name), remedy="add it to the set")
         header = folder.header(name, file)
         if array is COORD:
-            n_frames = _count_frames(header, natoms, folder.where(name, file))
-        _check_shape(header, array, natoms, n_frames, folder.where(name, file))
-        tail = header.shape[1:] if header.shape[:1] == (n_frames,) else header.shape
-        layouts[array.name] = Layout(file, header.dtype.str, tail, header.offset, header.fortran)
+            n_frames = _count_frames(header, natoms)
+        problem, layout = _check(header, file, array, natoms, n_frames)
+        if problem:
+            raise DataError(problem, where=folder.where(name, file), remedy=_SHAPE_REMEDY)
+        layouts[array.name] = layout
     return SetDescription(name, n_frames, layouts)
 
 
-def _count_frames(header: Header, natoms: int, where: str) -> int:
+_SHAPE_REMEDY = "write all files of a set from the same frames and atoms, and check that they hold what they say"
+
+
+def _count_frames(header: Header, natoms: int) -> int:
     """Frames of a set, by its coordinates; a flat array of 3 * natoms numbers is a single frame."""
-    if header.shape == (3 * natoms,):
-        return 1
-    if len(header.shape) < 2 or int(np.prod(header.shape[1:], dtype=np.int64)) != 3 * natoms:
-        raise DataError(
-            f"its shape is {header.shape}: expected (frames, {3 * natoms}) for {natoms} atoms in type.raw",
-            where=where,
-            remedy="coordinates and type.raw must list the same atoms in the same order",
-        )
-    return header.shape[0]
+    return 1 if header.shape in ((3 * natoms,), ()) else header.shape[0]
 
 
-def _check_shape(header: Header, array: Array, natoms: int, n_frames: int, where: str) -> None:
-    if array is REAL_TYPES and header.dtype.kind not in "iu":
-        raise DataError(f"types must be integers, but the file holds {header.dtype}", where=where)
+@lru_cache(maxsize=4096)
+def _check(header: Header, file: str, array: Array, natoms: int, n_frames: int) -> tuple[str, Layout]:
+    """What is wrong with an array ("" if nothing), and how to read it.
+
+    Cached because thousands of small systems repeat a handful of shapes.
+    """
+    tail = header.shape[1:] if header.shape[:1] == (n_frames,) else header.shape
+    layout = Layout(file, header.dtype.str, tail, header.offset, header.fortran)
     width = array.width(natoms)
-    size = int(np.prod(header.shape, dtype=np.int64))
+    size = math.prod(header.shape)
+    if array is REAL_TYPES and header.dtype.kind not in "iu":
+        return f"types must be integers, but the file holds {header.dtype}", layout
     if size == n_frames * width and (n_frames == 1 or header.shape[:1] == (n_frames,)):
-        return
+        return "", layout
     if header.shape and header.shape[0] != n_frames and size == header.shape[0] * width:
-        raise DataError(
-            f"it has {header.shape[0]} frames, but coord.npy of the same set has {n_frames}",
-            where=where,
-            remedy="write both files from the same frames",
-        )
-    raise DataError(
-        f"its shape is {header.shape}: expected ({n_frames}, {width}) for {n_frames} frames of {natoms} atoms"
-        + _width_hint(array),
-        where=where,
-        remedy="check that the file holds what its name says",
+        return f"it has {header.shape[0]} frames, but coord.npy of the same set has {n_frames}", layout
+    return (
+        f"its shape is {header.shape}: expected ({n_frames}, {width}) for {n_frames} frames of the "
+        f"{natoms} atoms in type.raw{_width_hint(array)}",
+        layout,
     )
 
 
@@ -217,9 +213,7 @@ def _integers(raw: bytes, where: str) -> np.ndarray:
 def _names(raw: bytes, where: str) -> tuple[str, ...]:
     names = tuple(word.decode(errors="replace") for word in _words(raw))
     if not names:
-        raise DataError(
-            "the file names no element", where=where, remedy="write one name a type, or delete the file"
-        )
+        raise DataError("the file names no element", where=where, remedy="write one name a type, or delete the file")
     if len(set(names)) != len(names):
         raise DataError(f"a name occurs twice in {list(names)}", where=where, remedy="name every type once")
     return names
@@ -232,6 +226,4 @@ def _words(raw: bytes) -> list[bytes]:
 
 
 def _whose(names_raw: bytes | None) -> str:
-    return (
-        "type_map.raw" if names_raw is not None else "the model's type_map (the system has no type_map.raw)"
-    )
+    return "type_map.raw" if names_raw is not None else "the model's type_map (the system has no type_map.raw)"
