@@ -31,9 +31,9 @@ class Input(Section):
     """The potential."""
     learning_rate: Annotated[LearningRateConfig, Field(discriminator="type"), Tags("exp", ())]
     """How the learning rate changes during training."""
-    optimizer: Annotated[
-        OptimizerConfig, Field(discriminator="type"), Tags("Adam", unsupported.OPTIMIZER_TYPES)
-    ] = AdamConfig()
+    optimizer: Annotated[OptimizerConfig, Field(discriminator="type"), Tags("Adam", unsupported.OPTIMIZER_TYPES)] = (
+        AdamConfig()
+    )
     """How gradients become changes of the weights."""
     loss: Annotated[LossConfig, Tags("ener", unsupported.LOSS_TYPES, (("ener_hess", "ener"),))] = LossConfig()
     """What is minimised."""
@@ -68,9 +68,7 @@ def parse_input(data: object, source: str = "input") -> Input:
         )
     if "model" not in data and "n_neuron" in data:
         remedy = "let DeePMD-kit 2 or later convert it, or rewrite it in sections"
-        raise InputError(
-            "this is an input file of DeePMD-kit version 0, without sections", where=source, remedy=remedy
-        )
+        raise InputError("this is an input file of DeePMD-kit version 0, without sections", where=source, remedy=remedy)
     survey = Survey()
     clean = survey.section(Input, data)
     result, problems = _validate(clean, survey)

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from lockstep.config.section import Count, Finding, Flag, NaturalNumber, NonNegative, Positive, Section
+from lockstep.config.section import (
+    Count,
+    Finding,
+    Flag,
+    Fraction,
+    FractionBelowOne,
+    NaturalNumber,
+    NonNegative,
+    Positive,
+    PositiveFraction,
+    Section,
+)
 
 _DEFAULT_STOP_LR = 5e-8
 
@@ -19,16 +30,16 @@ class BaseLearningRate(Section):
     """Learning rate at the start of training, after the warm-up."""
     stop_lr: NonNegative | None = None
     """Learning rate wanted at the end of training; 5e-8 if neither this nor `stop_lr_ratio` is given."""
-    stop_lr_ratio: Annotated[NonNegative, Field(le=1)] | None = None
+    stop_lr_ratio: Fraction | None = None
     """The final learning rate as a fraction of `start_lr`, instead of `stop_lr`."""
     warmup_steps: NaturalNumber = 0
     """Number of steps over which the learning rate first rises linearly to `start_lr`."""
-    warmup_ratio: Annotated[NonNegative, Field(lt=1)] | None = None
+    warmup_ratio: FractionBelowOne | None = None
     """Warm-up as a fraction of all training steps, instead of `warmup_steps`."""
     warmup_start_factor: NonNegative = 0.0
     """The warm-up begins at this fraction of `start_lr`."""
     scale_by_worker: Literal["linear", "sqrt", "none"] = "linear"
-    """How the learning rate grows with the number of workers: by their number, its square root, or not at all."""
+    """How the rate grows with the number of workers: by their number, its square root, or not at all."""
 
     @property
     def final_lr(self) -> float:
@@ -51,13 +62,9 @@ class BaseLearningRate(Section):
         if self.stop_lr is not None and self.stop_lr_ratio is not None:
             yield Finding("stop_lr", "stop_lr and stop_lr_ratio exclude each other", "keep one of them")
         elif self.final_lr > self.start_lr:
-            yield Finding(
-                "stop_lr", f"larger than start_lr = {self.start_lr:g}", "the rate can only fall; lower it"
-            )
+            yield Finding("stop_lr", f"larger than start_lr = {self.start_lr:g}", "the rate can only fall; lower it")
         if self.warmup_steps and self.warmup_ratio is not None:
-            yield Finding(
-                "warmup_steps", "warmup_steps and warmup_ratio exclude each other", "keep one of them"
-            )
+            yield Finding("warmup_steps", "warmup_steps and warmup_ratio exclude each other", "keep one of them")
 
 
 class ExpLearningRate(BaseLearningRate):
@@ -67,7 +74,7 @@ class ExpLearningRate(BaseLearningRate):
     """The schedule: exponential decay."""
     decay_steps: Count = 5000
     """The rate falls once every this many steps; shortened when training is not longer than that."""
-    decay_rate: Annotated[Positive, Field(le=1)] | None = None
+    decay_rate: PositiveFraction | None = None
     """Factor applied every `decay_steps`; by default whatever leads from `start_lr` to `stop_lr`."""
     smooth: Flag = False
     """Decay a little at every step instead of once every `decay_steps`."""
@@ -85,7 +92,7 @@ class WsdLearningRate(BaseLearningRate):
 
     type: Literal["wsd"] = "wsd"
     """The schedule: warm-up, stable, decay."""
-    decay_phase_ratio: Annotated[Positive, Field(le=1)] = 0.1
+    decay_phase_ratio: PositiveFraction = 0.1
     """Length of the decay as a fraction of all training steps."""
     decay_type: Literal["inverse_linear", "cosine", "linear"] = "inverse_linear"
     """Curve of the decay: linear in 1/rate, a half cosine, or linear."""

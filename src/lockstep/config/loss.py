@@ -8,16 +8,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator
 
 from lockstep.config import unsupported
-from lockstep.config.section import Finding, Flag, NonNegative, Positive, Section, wrong
+from lockstep.config.section import Finding, Flag, NonNegative, Section, is_positive, wrong
 
 
 def _one_or_three(value: Any) -> Any:
-    if isinstance(value, list | tuple) and len(value) != 3:
-        raise wrong("expected one number, or three for [energy, force, virial]")
     numbers = value if isinstance(value, list | tuple) else [value]
-    if any(isinstance(x, bool) or not isinstance(x, int | float) or not x > 0 for x in numbers):
+    if not all(map(is_positive, numbers)) or (numbers is value and len(numbers) != 3):
         raise wrong("expected one positive number, or three for [energy, force, virial]")
-    return value
+    return tuple(map(float, numbers)) if numbers is value else float(value)
 
 
 class EnergyLossConfig(Section):
@@ -53,9 +51,7 @@ class EnergyLossConfig(Section):
     """Divide each force error by the size of the labelled force plus this number."""
     use_huber: Flag = False
     """Use the Huber loss, which is quadratic for small and linear for large errors."""
-    huber_delta: Annotated[Positive | tuple[Positive, Positive, Positive], BeforeValidator(_one_or_three)] = (
-        0.01
-    )
+    huber_delta: Annotated[float | tuple[float, float, float], BeforeValidator(_one_or_three)] = 0.01
     """Error at which the Huber loss turns linear: one number, or three for [energy, force, virial]."""
     loss_func: Literal["mse", "mae"] = "mse"
     """Mean squared or mean absolute error."""
@@ -78,11 +74,7 @@ class EnergyLossConfig(Section):
             yield Finding("relative_f", "cannot be combined with use_huber", "remove one of them")
         if self.use_huber and (self.start_pref_pf or self.limit_pref_pf):
             yield Finding("start_pref_pf", "cannot be combined with use_huber", "remove one of them")
-        weights = [
-            getattr(self, f"{end}_pref_{x}")
-            for end in ("start", "limit")
-            for x in ("e", "f", "v", "ae", "pf")
-        ]
+        weights = [getattr(self, f"{end}_pref_{x}") for end in ("start", "limit") for x in ("e", "f", "v", "ae", "pf")]
         if not any(weights):
             yield Finding("", "all prefactors are zero, so there is nothing to train for")
 

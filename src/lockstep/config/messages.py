@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,8 +24,8 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "too_long": lambda limit: _entries("at most", limit["max_length"], limit["actual_length"]),
     "tuple_type": lambda limit: "expected a list [...]",
     "model_type": lambda limit: "expected an object {...}",
+    "model_attributes_type": lambda limit: "expected an object {...}",
     "literal_error": lambda limit: f"expected {limit['expected']}",
-    "missing": lambda limit: "required, but not given",
 }
 
 
@@ -62,16 +63,14 @@ def _problem_of(finding: Finding, section: Any, location: Location, survey: Surv
     value = section
     for key in keys:
         value = value.get(key, NO_VALUE) if isinstance(value, dict) else NO_VALUE
-    return Problem(
-        survey.path((*location, *keys)), finding.reason, value if keys else NO_VALUE, finding.remedy
-    )
+    return Problem(survey.path((*location, *keys)), finding.reason, value if keys else NO_VALUE, finding.remedy)
 
 
 def _meant(details: ErrorDetails) -> str:
     """Advice for a misspelt choice."""
     if details["type"] != "literal_error" or not isinstance(details["input"], str):
         return ""
-    choices = [word for word in details["ctx"]["expected"].split("'") if word.isidentifier() and word != "or"]
+    choices = re.findall(r"'(\w+)'", details["ctx"]["expected"])
     close = difflib.get_close_matches(details["input"].lower(), choices, n=1)
     return f"did you mean {close[0]!r}?" if close else ""
 

@@ -13,7 +13,6 @@ from lockstep.config import unsupported
 from lockstep.config.section import (
     Aliases,
     Count,
-    FileName,
     Finding,
     Flag,
     NaturalNumber,
@@ -23,6 +22,8 @@ from lockstep.config.section import (
     Section,
     Seed,
     Tags,
+    Text,
+    is_count,
     wrong,
 )
 
@@ -63,16 +64,13 @@ def _sel(value: Any) -> Any:
         raise wrong("expected 'auto', 'auto:FACTOR' with a factor of at least 1, or one number per type")
     if not isinstance(value, list | tuple):
         raise wrong("expected 'auto', 'auto:FACTOR', or a list with one number per type")
-    bad = [x for x in value if isinstance(x, bool) or not isinstance(x, int | float) or x < 1 or x != int(x)]
-    if bad:
+    if not all(map(is_count, value)):
         raise wrong("each entry must be a positive integer: the most neighbours of that type to expect")
-    return tuple(int(x) for x in value)
+    return tuple(map(int, value))
 
 
 def _trainable(value: Any) -> Any:
-    if isinstance(value, bool) or (
-        isinstance(value, list | tuple) and all(isinstance(x, bool) for x in value)
-    ):
+    if isinstance(value, bool) or (isinstance(value, list | tuple) and all(isinstance(x, bool) for x in value)):
         return value
     raise wrong("expected true, false, or a list of them with one for each layer")
 
@@ -87,9 +85,10 @@ class SeE2AConfig(Section):
     """The two-body embedding descriptor with full information, `se_e2_a`."""
 
     type: Literal["se_e2_a"] = "se_e2_a"
-    """The descriptor."""
+    """The descriptor: two-body embedding with full information."""
     sel: Annotated[str | tuple[int, ...], BeforeValidator(_sel)] = "auto"
-    """Most neighbours expected within `rcut`, one number per type; `auto` or `auto:1.1` counts them in the data."""
+    """Most neighbours expected within `rcut`, one number per type; `auto` or `auto:FACTOR` counts them in the
+    data and multiplies by 1.1 or by FACTOR."""
     rcut: Positive = 6.0
     """Cut-off radius in angstrom."""
     rcut_smth: NonNegative = 0.5
@@ -145,7 +144,7 @@ class EnergyFittingConfig(Section):
     resnet_dt: Flag = True
     """Multiply each skip-connected layer by a learned time step."""
     trainable: Annotated[bool | tuple[bool, ...], BeforeValidator(_trainable)] = True
-    """Whether the fitting net is trained: all of it, or one answer per hidden layer and one for the output."""
+    """Whether the net is trained: all of it, or one answer per hidden layer and one for the output."""
     rcond: NonNegative | None = None
     """Singular values below this fraction of the largest are dropped in the fit of the energy bias."""
     seed: Seed = None
@@ -163,9 +162,7 @@ class EnergyFittingConfig(Section):
     def findings(self) -> Iterator[Finding]:
         """Yield a `trainable` list that does not fit the layers."""
         if len(self.trainable_layers) != len(self.neuron) + 1:
-            yield Finding(
-                "trainable", f"needs {len(self.neuron) + 1} entries: the hidden layers and the output"
-            )
+            yield Finding("trainable", f"needs {len(self.neuron) + 1} entries: the hidden layers and the output")
 
 
 class ModelConfig(Section):
@@ -175,7 +172,7 @@ class ModelConfig(Section):
 
     type: Literal["standard"] = "standard"
     """The kind of model: a descriptor followed by a fitting net."""
-    type_map: Annotated[tuple[FileName, ...], Field(min_length=1)]
+    type_map: Annotated[tuple[Text, ...], Field(min_length=1)]
     """Names of the atom types, in the order of their numbers."""
     descriptor: Annotated[SeE2AConfig, Tags(None, unsupported.DESCRIPTOR_TYPES, (("se_a", "se_e2_a"),))]
     """How the surroundings of an atom are described."""
@@ -195,13 +192,9 @@ class ModelConfig(Section):
             yield Finding("type_map", f"{', '.join(doubled)} occurs more than once")
         sel, energies = self.descriptor.sel, self.fitting_net.atom_ener
         if not isinstance(sel, str) and len(sel) != n:
-            yield Finding(
-                "descriptor.sel", f"has {len(sel)} entries, but {types}", "give one number per type"
-            )
+            yield Finding("descriptor.sel", f"has {len(sel)} entries, but {types}", "give one number per type")
         if energies and len(energies) != n:
             reason = f"has {len(energies)} entries, but {types}"
-            yield Finding(
-                "fitting_net.atom_ener", reason, "give one number per type, null for those to be fitted"
-            )
+            yield Finding("fitting_net.atom_ener", reason, "give one number per type, null for those to be fitted")
         if any(t >= n for pair in self.descriptor.exclude_types for t in pair):
             yield Finding("descriptor.exclude_types", f"type numbers must be below {n}, because {types}")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from lockstep.config.section import NonNegative, Section
-
-Beta = Annotated[NonNegative, Field(lt=1)]
+from lockstep.config.section import FractionBelowOne, NonNegative, Section
 
 
 class AdamConfig(Section):
@@ -16,9 +12,9 @@ class AdamConfig(Section):
 
     type: Literal["Adam"] = "Adam"
     """The optimizer: Adam."""
-    adam_beta1: Beta = 0.9
+    adam_beta1: FractionBelowOne = 0.9
     """Decay of the running mean of gradients."""
-    adam_beta2: Beta = 0.999
+    adam_beta2: FractionBelowOne = 0.999
     """Decay of the running mean of squared gradients."""
     weight_decay: NonNegative = 0.0
     """Weight decay, added to the gradient as an L2 penalty."""
@@ -29,9 +25,9 @@ class AdamWConfig(Section):
 
     type: Literal["AdamW"] = "AdamW"
     """The optimizer: AdamW."""
-    adam_beta1: Beta = 0.9
+    adam_beta1: FractionBelowOne = 0.9
     """Decay of the running mean of gradients."""
-    adam_beta2: Beta = 0.999
+    adam_beta2: FractionBelowOne = 0.999
     """Decay of the running mean of squared gradients."""
     weight_decay: NonNegative = 0.001
     """Weight decay, applied to the weights apart from the gradient."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,17 @@ from typing import Any
 import yaml
 
 from lockstep.config.problem import Problem, combine
+from lockstep.config.section import is_comment
 from lockstep.errors import InputError
 
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
 
-class _Repeated(Exception):
+class _RepeatedKeyError(Exception):
     """A key occurs twice in one object."""
 
 
-class _NotANumber(Exception):
+class _NotANumberError(Exception):
     """NaN or Infinity, which JSON does not have."""
 
 
@@ -76,15 +78,16 @@ def parse_json(text: str, source: str) -> Any:
     except json.JSONDecodeError as error:
         reason, remedy, position = _explain(error)
         raise _syntax_error(text, position, source, reason, remedy) from None
-    except _Repeated as error:
+    except ValueError as error:
+        # Python refuses to convert integers of thousands of digits.
+        raise InputError(f"cannot be parsed: {error}", where=source) from None
+    except _RepeatedKeyError as error:
         # Tabs are white space in JSON but not in YAML, whose parser is the one that knows positions.
         node = yaml.compose(text.replace("\t", " "), Loader=_Loader)
         raise _repeated(node, source) or InputError(f"key {error} is given twice", where=source) from None
-    except _NotANumber as error:
+    except _NotANumberError as error:
         position = _outside_strings(text).find(str(error))
-        raise _syntax_error(
-            text, position, source, f"{error} is not a number", "give a finite number"
-        ) from None
+        raise _syntax_error(text, position, source, f"{error} is not a number", "give a finite number") from None
 
 
 def parse_yaml(text: str, source: str) -> Any:
@@ -115,34 +118,39 @@ def _yaml_remedy(reason: str) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _Repeated(next(key for key in keys if keys.count(key) > 1))
+        times = Counter(key for key, _ in pairs if not is_comment(key))
+        for key in (key for key, count in times.items() if count > 1):
+            raise _RepeatedKeyError(key)
     return result
 
 
 def _no_constant(name: str) -> Any:
-    raise _NotANumber(name)
+    raise _NotANumberError(name)
 
 
 def _repeated(root: yaml.Node, source: str) -> InputError | None:
     problems = [
         Problem(path, f"given more than once, in lines {lines} of {source}", remedy="keep one of them")
-        for path, lines in _repetitions(root, "")
+        for path, lines in _repetitions(root, "", set())
     ]
     return combine(problems, source) if problems else None
 
 
-def _repetitions(node: yaml.Node, path: str) -> Iterator[tuple[str, str]]:
+def _repetitions(node: yaml.Node, path: str, seen: set[int]) -> Iterator[tuple[str, str]]:
+    # An anchored node may be referred to any number of times, even by itself.
+    if id(node) in seen:
+        return
+    seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            yield from _repetitions(item, f"{path}[{index}]")
+            yield from _repetitions(item, f"{path}[{index}]", seen)
     elif isinstance(node, yaml.MappingNode):
         lines: dict[str, list[int]] = {}
         for key, value in node.value:
             lines.setdefault(str(key.value), []).append(key.start_mark.line + 1)
-            yield from _repetitions(value, f"{path}.{key.value}".lstrip("."))
+            yield from _repetitions(value, f"{path}.{key.value}".lstrip("."), seen)
         for name, places in lines.items():
-            if len(places) > 1:
+            if len(places) > 1 and not is_comment(name):
                 yield f"{path}.{name}".lstrip("."), " and ".join(map(str, places))
 
 
@@ -199,6 +207,4 @@ def _syntax_error(text: str, position: int, source: str, reason: str, remedy: st
     left = max(0, column - 60)
     shown, caret = excerpt[left : left + 100], " " * (column - 1 - left)
     excerpt_lines = f"    {shown}\n    {caret}^".replace("\t", " ")
-    return InputError(
-        f"{reason}\n{excerpt_lines}", where=f"{source}, line {line}, column {column}", remedy=remedy
-    )
+    return InputError(f"{reason}\n{excerpt_lines}", where=f"{source}, line {line}, column {column}", remedy=remedy)

@@ -40,7 +40,7 @@ def combine(problems: Sequence[Problem], source: str) -> InputError:
 
 
 def nearest(name: str, known: Iterable[str], listed: Iterable[str] | None = None) -> str:
-    """Return advice on what `name` may have been meant to be: the nearest of `known`, or else all of `listed`."""
+    """Return advice on what `name` was meant to be: the nearest of `known`, or else all of `listed`."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1)
     if close:

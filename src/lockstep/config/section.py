@@ -1,8 +1,10 @@
-"""What every section of the input file has in common: value types, aliases, type tags, checks between keys."""
+"""What every section of the input file has in common: value types, aliases, tags, checks between keys."""
 
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -10,6 +12,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
+
+# Editors find the schema of a file by a key of their own, which says nothing about the run.
+_COMMENT = re.compile(r"^(_|\$schema$)")
+
+
+def is_comment(key: str) -> bool:
+    """Whether a key, at any level, is there for the reader only."""
+    return _COMMENT.match(key) is not None
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class Tags:
 
 @dataclass(frozen=True)
 class Finding:
-    """A mistake found by a section's own checks; `key` is relative to the section ("" for the section itself)."""
+    """A mistake found by a section's own checks; `key` is relative to the section ("" for all of it)."""
 
     key: str
     reason: str
@@ -94,17 +104,28 @@ def _unquote(value: Any) -> str:
     return "write the number without quotes" if isinstance(value, str) else ""
 
 
-Integer = Annotated[int, BeforeValidator(_integral)]
+# The checks come last in each, which makes them run first, and the limits end up in the JSON Schema.
 Number = Annotated[float, BeforeValidator(_real)]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(_real)]
+NonNegative = Annotated[float, Field(ge=0), BeforeValidator(_real)]
+Fraction = Annotated[float, Field(ge=0, le=1), BeforeValidator(_real)]
+PositiveFraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(_real)]
+FractionBelowOne = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_real)]
+NaturalNumber = Annotated[int, Field(ge=0), BeforeValidator(_integral)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_integral)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
-Text = Annotated[str, BeforeValidator(_text)]
-
-NaturalNumber = Annotated[Integer, Field(ge=0)]
-Count = Annotated[Integer, Field(ge=1)]
-Positive = Annotated[Number, Field(gt=0)]
-NonNegative = Annotated[Number, Field(ge=0)]
-FileName = Annotated[Text, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1), BeforeValidator(_text)]
 Seed = NaturalNumber | None
+
+
+def is_positive(value: Any) -> bool:
+    """Whether a raw value is a finite number above zero."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
+
+
+def is_count(value: Any) -> bool:
+    """Whether a raw value is a positive integer, possibly written as a float."""
+    return is_positive(value) and value % 1 == 0
 
 
 class Section(BaseModel):
@@ -142,14 +163,12 @@ class Section(BaseModel):
         return tuple(alias for marker in markers for alias in marker.names)
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Let editors accept aliases and comments too."""
         result = handler.resolve_ref_schema(handler(schema))
         properties = result.setdefault("properties", {})
         for name in cls.model_fields:
             for alias in cls.aliases(name):
                 properties[alias] = {**properties[name], "description": f"Another name of `{name}`."}
-        result["patternProperties"] = {"^_": {"description": "A comment."}}
+        result["patternProperties"] = {_COMMENT.pattern: {"description": "A comment."}}
         return result

@@ -1,7 +1,7 @@
 """Walk through the raw input beside the sections' classes, before pydantic sees it.
 
-Comments, aliases, type tags, unknown and not yet supported keys are dealt with here, because pydantic alone would
-stop a section at the first of them, and would not know what DeePMD-kit knows.
+Comments, aliases, type tags, unknown and not yet supported keys are dealt with here: pydantic alone would
+stop a section at the first of them, and does not know what DeePMD-kit knows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 
 from lockstep.config.problem import NO_VALUE, Problem, nearest
-from lockstep.config.section import Section, Tags
+from lockstep.config.section import Section, Tags, is_comment
 
 Location = tuple[str | int, ...]
 
@@ -55,15 +55,13 @@ class Survey:
         for key, value in raw.items():
             if not isinstance(key, str):
                 self.report((*at, str(key)), "keys must be text")
-            elif key.startswith("_"):
+            elif is_comment(key):
                 continue
             elif key not in names:
                 self._stranger(cls, key, value, at)
             elif names[key] in clean:
                 other = self.spelling.get((*at, names[key]), names[key])
-                self.report(
-                    (*at, key), f"given twice: it is another name of {other!r}", "keep one of them", value
-                )
+                self.report((*at, key), f"given twice: it is another name of {other!r}", "keep one of them", value)
             else:
                 self._known(cls, key, value, at, clean)
         return clean
@@ -120,11 +118,7 @@ class Survey:
 
 
 def _moved(old: str, new: str) -> tuple[str, str]:
-    version = (
-        "of DeePMD-kit version 1"
-        if new.startswith("training.training_data")
-        else "of DeePMD-kit 3.1 or older"
-    )
+    version = "of DeePMD-kit version 1" if new.startswith("training.training_data") else "of DeePMD-kit 3.1 or older"
     return f"this is the form of an input file {version}", f"move {old} to {new}"
 
 
@@ -133,11 +127,7 @@ def changes_nothing(value: object, default: object) -> bool:
     if value is None:
         return True
     if isinstance(default, dict):
-        given = (
-            {key: v for key, v in value.items() if not str(key).startswith("_")}
-            if isinstance(value, dict)
-            else {}
-        )
+        given = {key: v for key, v in value.items() if not is_comment(str(key))} if isinstance(value, dict) else {}
         known = isinstance(value, dict) and given.keys() <= default.keys()
         return known and all(changes_nothing(v, default[key]) for key, v in given.items())
     # True == 1 in Python, but a number is not an answer to a yes-or-no question.

@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
 from lockstep.config import unsupported
 from lockstep.config.section import (
     Aliases,
     Count,
-    FileName,
     Finding,
     Flag,
     NonNegative,
@@ -20,6 +19,8 @@ from lockstep.config.section import (
     Positive,
     Section,
     Seed,
+    Text,
+    is_count,
     wrong,
 )
 
@@ -44,13 +45,9 @@ def _batch_size(value: Any) -> Any:
             return value
         raise wrong(_BATCH_SIZE)
     sizes = value if isinstance(value, list | tuple) else [value]
-    if not sizes or not all(_is_count(size) for size in sizes):
+    if not sizes or not all(map(is_count, sizes)):
         raise wrong(_BATCH_SIZE)
     return tuple(map(int, sizes)) if isinstance(value, list | tuple) else int(value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 1 and value % 1 == 0
 
 
 def _auto_prob(value: Any) -> Any:
@@ -87,20 +84,16 @@ class DataConfig(Section):
 
     systems: Annotated[str | tuple[str, ...], BeforeValidator(_systems)]
     """Directories of data systems; one that is not a system itself is searched for systems."""
-    rglob_patterns: tuple[FileName, ...] | None = None
+    rglob_patterns: tuple[Text, ...] | None = None
     """Patterns that the systems found in a directory must match."""
     batch_size: Annotated[int | str | tuple[int, ...], BeforeValidator(_batch_size)] = "auto"
     """Frames per batch and worker: a number, one per system, `auto` or `auto:N` (at least 32 or N atoms),
     `max:N` (at most N atoms), or `filter:N` (the same, leaving out systems of more than N atoms)."""
-    auto_prob: Annotated[Annotated[str, BeforeValidator(_auto_prob)], Aliases("auto_prob_style")] = (
-        "prob_sys_size"
-    )
-    """How likely each system is: all alike (`prob_uniform`), by its number of batches (`prob_sys_size`), or by
-    blocks of systems, `prob_sys_size;FIRST:END:WEIGHT;...`."""
-    sys_probs: Annotated[tuple[Number, ...] | None, BeforeValidator(_sys_probs), Aliases("sys_weights")] = (
-        None
-    )
-    """Probability of each system, instead of `auto_prob`; systems with a negative one share what remains of 1."""
+    auto_prob: Annotated[Annotated[str, BeforeValidator(_auto_prob)], Aliases("auto_prob_style")] = "prob_sys_size"
+    """How likely each system is: all alike (`prob_uniform`), by its number of batches (`prob_sys_size`), or
+    by blocks of systems, `prob_sys_size;FIRST:END:WEIGHT;...`."""
+    sys_probs: Annotated[tuple[Number, ...] | None, BeforeValidator(_sys_probs), Aliases("sys_weights")] = None
+    """Probability of each system, instead of `auto_prob`; systems with a negative one share what remains."""
 
     def findings(self) -> Iterator[Finding]:
         """Yield probabilities that cannot add up to one."""
@@ -142,11 +135,11 @@ class TrainingConfig(Section):
     """Number of passes over the training data, possibly fractional; either this or `numb_steps`."""
     seed: Seed = None
     """Seed of the order in which training data are drawn; null draws a new one."""
-    stat_file: FileName | None = None
-    """Where the statistics of the data are kept for the next run: an HDF5 file (.h5, .hdf5) or a directory."""
+    stat_file: Text | None = None
+    """Where statistics of the data are kept for the next run: an HDF5 file (.h5, .hdf5) or a directory."""
     stat_file_mode: Literal["update", "read"] = "update"
     """`update` adds missing statistics to `stat_file`; `read` needs them complete and never writes."""
-    disp_file: FileName = "lcurve.out"
+    disp_file: Text = "lcurve.out"
     """The file of the learning curve."""
     disp_freq: Count = 1000
     """Write a line of the learning curve every this many steps."""
@@ -158,15 +151,15 @@ class TrainingConfig(Section):
     """Whether to log how long the steps take."""
     save_freq: Count = 1000
     """Save a checkpoint every this many steps."""
-    save_ckpt: FileName = "model.ckpt"
+    save_ckpt: Text = "model.ckpt"
     """Path and beginning of the name of checkpoint files."""
-    save_dir: FileName | None = None
+    save_dir: Text | None = None
     """Directory for the checkpoint files, made if it does not exist; null for that of `save_ckpt`."""
     max_ckpt_keep: Count = 5
     """How many of the latest checkpoints are kept."""
     tensorboard: Flag = False
     """Whether to write events for TensorBoard."""
-    tensorboard_log_dir: FileName = "log"
+    tensorboard_log_dir: Text = "log"
     """Directory of the TensorBoard events."""
     tensorboard_freq: Count = 1
     """Write TensorBoard events every this many steps."""
@@ -176,7 +169,7 @@ class TrainingConfig(Section):
     """Accumulate the gradients of this many steps for each update of the weights."""
     scale_steps_by_worker: Flag = False
     """Divide numb_steps, decay_steps, warm-up, save and display intervals by the number of workers."""
-    timeout: Annotated[Positive, Field(le=1e6)] = 60.0
+    timeout: Positive = 60.0
     """Seconds a rank waits in a step for the others before the job is ended."""
 
     def findings(self) -> Iterator[Finding]:

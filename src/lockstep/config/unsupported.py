@@ -1,7 +1,7 @@
 """What DeePMD-kit 3.2 knows and this program does not implement: names and harmless values only.
 
-A key given with the value listed here changes nothing, so it is accepted and dropped; any other value is refused as
-"not supported yet". None stands for "no value is harmless" (other than null).
+A key given with the value listed here changes nothing, so it is accepted and dropped; any other value is
+refused as "not supported yet". None stands for "no value is harmless" (other than null).
 """
 
 from __future__ import annotations
