@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable
 
@@ -26,6 +27,11 @@ class PairCache:
     def __len__(self) -> int:
         return len(self._pairs)
 
+    def clear(self) -> None:
+        """Forget everything, for example pairs found with other slots."""
+        self._pairs.clear()
+        self.nbytes = 0
+
     def get(self, key: Hashable, find: Callable[[], Pairs]) -> Pairs:
         """The pairs of frame `key`, found by `find` if they are not remembered."""
         known = self._pairs.get(key)
@@ -39,3 +45,9 @@ class PairCache:
                 self._pairs[key] = pairs
                 self.nbytes += pairs.nbytes
         return pairs
+
+
+def default_budget(local_ranks: int = 1) -> int:
+    """Bytes for a cache: a quarter of the memory that is free now, shared with the other ranks of the node."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(free // 4 // max(1, local_ranks))

@@ -120,9 +120,7 @@ class Potential(nn.Module):
         """Evaluate frames given as arrays: coord [B, n, 3], cell [B, 3, 3] or None, types [B, n]."""
         coord = np.asarray(coord, dtype=np.float64)
         pairs = [
-            find_pairs(
-                coord[b], None if cell is None else np.asarray(cell[b], dtype=np.float64), t, self.cutoff
-            )
+            find_pairs(coord[b], None if cell is None else np.asarray(cell[b], dtype=np.float64), t, self.cutoff)
             for b, t in enumerate(types)
         ]
         environment = self.environment_builder().build(pairs, types)

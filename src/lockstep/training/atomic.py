@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
+_TEMPORARY = re.compile(r"\.(?P<owner>.+)\.\d+\.tmp")
 # File systems that cannot flush a folder say so with one of these.
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, owner: str = "") -> None:
     """Replace `path` by `data`; returns when both the data and the name are on the disk.
 
-    On any failure the temporary file is removed and `path` is what it was.
+    On any failure the temporary file is removed and `path` is what it was. The temporary file is named after
+    `owner`, where several runs may write the same `path`, so that each clears away its own leftovers only.
     """
-    with _temporary(path) as temporary:
+    with _temporary(path, owner or path.name) as temporary:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
@@ -31,7 +32,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def link_atomically(link: Path, target: Path) -> None:
     """Let the symbolic link `link` point to `target` from now on."""
-    with _temporary(link) as temporary:
+    with _temporary(link, link.name) as temporary:
         os.symlink(os.path.relpath(target, link.parent), temporary)
         os.replace(temporary, link)
 
@@ -48,11 +49,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def remove_leftovers(folder: Path, name_pattern: str) -> None:
-    """Remove temporary files of killed writers whose final name would have matched `name_pattern`."""
+def remove_leftovers(folder: Path, owner_pattern: str) -> None:
+    """Remove the temporary files of killed writers: those whose owner matches `owner_pattern`."""
     for path in folder.glob(".*.tmp"):
         match = _TEMPORARY.fullmatch(path.name)
-        if match and re.fullmatch(name_pattern, match["name"]):
+        if match and re.fullmatch(owner_pattern, match["owner"]):
             path.unlink(missing_ok=True)
 
 
@@ -66,9 +67,9 @@ def describe_failure(error: OSError, path: Path) -> str:
 
 
 @contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
+def _temporary(path: Path, owner: str) -> Iterator[Path]:
     """A name in the folder of `path` that nobody else writes to, gone in the end."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{owner}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)
         yield temporary

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 import struct
 from collections.abc import Mapping
@@ -80,7 +81,6 @@ class CheckpointStore:
         self.prefix = Path(save_ckpt)
         self.folder = self.prefix.parent if save_dir is None else Path(save_dir)
         self.max_keep = max_keep
-        self._pattern = re.escape(self.prefix.name) + r"-\d+" + re.escape(SUFFIX)
 
     def path_for(self, step: int) -> Path:
         """The file of the checkpoint after `step` updates."""
@@ -94,9 +94,7 @@ class CheckpointStore:
         path = self.path_for(step)
         data = _encode(step, tensors, info)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.prefix.parent.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(self.folder, self._pattern)
+            self._prepare_folders()
             write_atomically(path, data)
             self._publish(path)
         except OSError as error:
@@ -109,16 +107,26 @@ class CheckpointStore:
         self._rotate(step)
         return path
 
+    def _prepare_folders(self) -> None:
+        """Make the folders, and clear away what killed runs of this prefix left half-written."""
+        for folder in {self.folder, self.prefix.parent, self._pointer.parent}:
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(folder, rf"{re.escape(self.prefix.name)}(-\d+|-{POINTER})?({re.escape(SUFFIX)})?")
+
+    @property
+    def _pointer(self) -> Path:
+        """DeePMD-kit's pointer lies in the working folder; only a folder of the same name is in its way."""
+        return self.prefix.parent / POINTER if Path(POINTER).is_dir() else Path(POINTER)
+
     def _publish(self, path: Path) -> None:
         link = self.prefix.with_name(self.prefix.name + SUFFIX)
         # A real file of that name is the user's; a file system without links can do without this one.
         if link.is_symlink() or not link.exists():
             with suppress(OSError, NotImplementedError):
                 link_atomically(link, path)
-        # DeePMD-kit's pointer lies in the working folder; only a folder of the same name is in its way.
-        pointer = Path(POINTER) if not Path(POINTER).is_dir() else self.prefix.parent / POINTER
-        named = path if pointer.parent == Path() else path.relative_to(pointer.parent)
-        write_atomically(pointer, str(named).encode())
+        pointer = self._pointer
+        text = os.path.relpath(path, pointer.parent) if pointer.parent != Path() else str(path)
+        write_atomically(pointer, text.encode(), owner=f"{self.prefix.name}-{POINTER}")
 
     def _rotate(self, newest: int) -> None:
         """Remove the oldest beyond `max_keep`. Later steps are of another, longer run: left alone."""

@@ -158,8 +158,8 @@ def warn_about_sel(config: ModelConfig, survey: Survey) -> bool:
     ]
     if short:
         log.warning(
-            "model.descriptor.sel = %s is too small for %s: only the nearest neighbours are kept, and energies jump when "
-            "they change. Raise sel, or set it to 'auto'.",
+            "model.descriptor.sel = %s is too small for %s: only the nearest neighbours are kept, and energies jump"
+            " when they change. Raise sel, or set it to 'auto'.",
             list(sel),
             ", ".join(short),
         )

@@ -1,0 +1,61 @@
+"""The entry point of `dp` and `lockstep`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from lockstep import __version__
+from lockstep.cli import VERBS
+from lockstep.errors import UserError
+
+EXIT_USER = 2
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line, each verb's part made by its own module."""
+    parser = argparse.ArgumentParser(
+        prog="dp",
+        description="Lockstep trains Deep Potential models from DeePMD-kit input files, alone or on many workers.",
+        epilog="The same program answers to `lockstep`, a name that never clashes with DeePMD-kit's `dp`.",
+    )
+    parser.add_argument("--version", action="version", version=f"Lockstep v{__version__}")
+    backend = parser.add_mutually_exclusive_group()
+    backend.add_argument("-b", "--backend", default="pytorch", help="the backend: pytorch, the only one there is")
+    for name, short in (("pytorch", "--pt"), ("tensorflow", "--tf")):
+        backend.add_argument(
+            short, f"--{name}", dest="backend", action="store_const", const=name, help=f"the same as --backend {name}"
+        )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb in VERBS:
+        verb.add_parser(verbs)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; user mistakes end with one screen and exit code 2."""
+    args = build_parser().parse_args(arguments)
+    try:
+        _check_backend(args.backend)
+        return int(args.run(args) or 0)
+    except UserError as error:
+        if logging.getLogger("lockstep").isEnabledFor(logging.DEBUG):
+            logging.getLogger("lockstep").debug("where the error came from:", exc_info=error)
+        print(f"dp {args.verb}: error: {error}", file=sys.stderr)
+        return EXIT_USER
+    except BrokenPipeError:
+        return 1
+    except KeyboardInterrupt:
+        print(f"dp {args.verb}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _check_backend(name: str) -> None:
+    if name not in ("pytorch", "pt"):
+        raise UserError("this backend is not there yet", where="--backend", value=name, remedy="use --pt, or none")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

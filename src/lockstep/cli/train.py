@@ -1,0 +1,98 @@
+"""`dp train`: train a model, alone or as one of many workers."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockstep.observe.log import Logging
+    from lockstep.parallel.context import WorkerContext
+
+log = logging.getLogger(__name__)
+
+
+def add_parser(verbs: argparse._SubParsersAction) -> None:
+    """Register the verb."""
+    parser = verbs.add_parser(
+        "train",
+        help="train a model",
+        description="Train a model as an input file says. Under torchrun, mpirun, horovodrun or srun the same command "
+        "trains on all workers together; there is nothing to change in the input file.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("INPUT", help="the input file, JSON or YAML")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument("-r", "--restart", metavar="CHECKPOINT", help="go on from a checkpoint, as if never stopped")
+    start.add_argument("-i", "--init-model", metavar="CHECKPOINT", help="begin with the weights of a checkpoint")
+    start.add_argument("-f", "--init-frz-model", metavar="MODEL", help="begin with the weights of a .dp model")
+    parser.add_argument("-o", "--output", default="out.json", help="where the input with all defaults is written")
+    parser.add_argument("--skip-neighbor-stat", action="store_true", help="do not count neighbours in all frames")
+    add_log_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_log_options(parser: argparse.ArgumentParser) -> None:
+    """The options of logging, with DeePMD-kit's names and meaning."""
+    parser.add_argument(
+        "-v",
+        "--log-level",
+        default="INFO",
+        choices=["DEBUG", "3", "INFO", "2", "WARNING", "1", "ERROR", "0"],
+        help="how much to log; DEBUG also shows where errors come from",
+    )
+    parser.add_argument(
+        "-l",
+        "--log-path",
+        default=None,
+        help="set log file to log messages to disk, if not specified, the logs will only be output to console",
+    )
+    parser.add_argument(
+        "-m",
+        "--mpi-log",
+        default="master",
+        choices=["master", "collect", "workers"],
+        help="Set the manner of logging when running with MPI. 'master' logs only on main process, 'collect' "
+        "broadcasts logs from workers to master and 'workers' means each process will output its own log",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Join the other workers, if there are any, and train."""
+    from lockstep.config import load_input
+    from lockstep.observe.log import configure_logging, parse_level
+    from lockstep.parallel import launchers
+
+    context = launchers.detect(os.environ)
+    path = Path(args.log_path) if args.log_path else None
+    records = configure_logging(parse_level(args.log_level), path, args.mpi_log, context)
+    # Checked before anything heavy is loaded, so that a typing mistake costs no waiting.
+    load_input(args.INPUT)
+    try:
+        return _train(args, context, records)
+    finally:
+        records.close()
+
+
+def _train(args: argparse.Namespace, context: WorkerContext, records: Logging) -> int:
+    from lockstep.parallel.devices import device_type, place_group, visible_gpus
+    from lockstep.parallel.faults import guarded
+    from lockstep.parallel.opening import open_group, timeout_of
+    from lockstep.parallel.summary import training_summary
+    from lockstep.training.session import Options, train
+
+    device = device_type(os.environ, len(visible_gpus()))
+    group = open_group(context, device, timeout_of(os.environ))
+    records.join(group)
+    with guarded(group):
+        placement = place_group(group, device)
+        placement.apply()
+        for line in training_summary(group.context, placement, os.environ):
+            log.info(line)
+        options = Options(args.restart, args.init_model, args.init_frz_model, args.skip_neighbor_stat, args.output)
+        train(args.INPUT, options, group, placement.device)
+        group.close()
+    return 0

@@ -1,0 +1,94 @@
+"""The training loop, as a table of contents: each line of it is one verb, and the components know when to act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lockstep.data import MicroBatch
+from lockstep.errors import UserError
+from lockstep.training.loss import EnergyLoss, Metrics
+from lockstep.training.optimizer import clip_gradients, set_learning_rate
+from lockstep.training.prepare import Sample
+from lockstep.training.schedule import Schedule
+
+if TYPE_CHECKING:
+    from lockstep.model import Potential
+    from lockstep.parallel.gradients import GradientAverager
+    from lockstep.parallel.group import Group
+    from lockstep.training.outputs import Outputs
+
+Samples = Iterator[tuple[MicroBatch, Sample]]
+
+
+@dataclass
+class Trainer:
+    """A run: weights, data, and what becomes of them.
+
+    Attributes:
+        samples: this rank's share of the stream, from `first_step` on.
+        accumulate: micro-batches whose gradients are averaged in a step, on each rank.
+        max_norm: the gradient is scaled down to this norm where it is longer; 0 leaves it alone.
+    """
+
+    potential: Potential
+    loss: EnergyLoss
+    schedule: Schedule
+    optimizer: torch.optim.Optimizer
+    averager: GradientAverager
+    samples: Samples
+    outputs: Outputs
+    group: Group
+    first_step: int
+    numb_steps: int
+    accumulate: int = 1
+    max_norm: float = 0.0
+
+    def run(self) -> None:
+        """Train from `first_step` to the end."""
+        self.outputs.begin(self.first_step, self.numb_steps)
+        for step in range(self.first_step, self.numb_steps):
+            self.group.progress.step = step + 1
+            metrics = self.step(step)
+            self.outputs.show(step + 1, self.schedule.lr(step), metrics)
+            self.outputs.save(step + 1)
+        self.outputs.end()
+
+    def step(self, step: int) -> Metrics:
+        """One update of the weights; returns the errors before it, over the micro-batches of all ranks."""
+        lr = self.schedule.lr(step)
+        self.averager.zero()
+        metrics = self.gradients(lr)
+        for _ in range(self.accumulate - 1):
+            metrics = metrics + self.gradients(lr)
+        metrics = Metrics(metrics.names, self.averager.average(self.accumulate, metrics.values))
+        refuse_nonfinite(metrics, step + 1)
+        clip_gradients(self.potential.parameters(), self.max_norm)
+        set_learning_rate(self.optimizer, lr)
+        self.optimizer.step()
+        return metrics
+
+    def gradients(self, lr: float) -> Metrics:
+        """Add the gradients of this rank's next micro-batch."""
+        _, sample = next(self.samples)
+        terms = self.loss(self.predict(sample), sample.labels, lr, sample.real)
+        terms.total.backward()
+        return terms.metrics
+
+    def predict(self, sample: Sample):  # type: ignore[no-untyped-def]
+        return self.potential(sample.environment, sample.parameters)
+
+
+def refuse_nonfinite(metrics: Metrics, step: int) -> None:
+    """Stop every rank before an update that would ruin the weights; all see the same sums, so all stop."""
+    total: Tensor = metrics.values[0]
+    if not torch.isfinite(total):
+        raise UserError(
+            f"the loss is not a finite number at step {step}",
+            remedy="look for wrong labels (dp test -d on the training data), or lower learning_rate.start_lr; "
+            "the last checkpoint is whole",
+        )

@@ -1,0 +1,152 @@
+"""What a run shows and keeps: learning curve, log lines, TensorBoard, checkpoints. Each knows when it is due."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from lockstep.observe.live import Bar, NullBar
+from lockstep.training.loss import Metrics
+
+log = logging.getLogger(__name__)
+
+Snapshot = Callable[[int], tuple[dict[str, Tensor], dict[str, Any]]]
+"""From a step to what its checkpoint holds: tensors and JSON."""
+
+
+class Curve(Protocol):
+    def write(
+        self, step: int, lr: float, train: Mapping[str, float], valid: Mapping[str, float] | None = None
+    ) -> None: ...
+
+
+class Store(Protocol):
+    def save(self, step: int, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> Any: ...
+
+
+class Scalars(Protocol):
+    """A writer of named numbers, such as TensorBoard's."""
+
+    def write(self, step: int, lr: float, metrics: Metrics) -> None: ...
+
+
+@dataclass
+class Display:
+    """When to show errors, and how long steps take between two displays."""
+
+    frequency: int
+    timing: bool
+    numb_steps: int = 0
+    _began: float = 0.0
+    _last_step: int = 0
+    _tested: float = 0.0
+    _rates: list[float] = field(default_factory=list)
+
+    def begin(self, step: int, numb_steps: int) -> None:
+        self.numb_steps, self._last_step, self._began = numb_steps, step, time.perf_counter()
+
+    def due(self, step: int) -> bool:
+        return step == 1 or step % self.frequency == 0
+
+    def turn(self, step: int) -> int:
+        """How many displays came before the one at `step`."""
+        return step // self.frequency if self.frequency > 1 else step - 1
+
+    def tested(self, seconds: float) -> None:
+        self._tested = seconds
+
+    def lap(self, step: int) -> str:
+        """The line on time since the last display, with the estimate of what is left."""
+        now = time.perf_counter()
+        spent = now - self._began - self._tested
+        if step > self._last_step + 1 or not self._rates:
+            self._rates = [*self._rates[-9:], (now - self._began) / max(1, step - self._last_step)]
+        left = sum(self._rates) / len(self._rates) * (self.numb_steps - step)
+        line = (
+            f"batch {step:7d} training time {spent:.2f} s, testing time {self._tested:.2f} s, "
+            f"eta = {timedelta(seconds=round(left))}"
+        )
+        self._began, self._last_step, self._tested = now, step, 0.0
+        return line
+
+
+class Outputs:
+    """Everything a step leaves behind.
+
+    Args:
+        snapshot: gives what a checkpoint holds. All ranks call it: it compares their weights.
+        average: show training errors averaged since the last display instead of those of one step.
+        interval: error sums since the last display, when going on from a checkpoint.
+    """
+
+    def __init__(
+        self,
+        *,
+        curve: Curve,
+        store: Store,
+        scalars: Scalars,
+        display: Display,
+        validate: Callable[[int, float], dict[str, float] | None],
+        snapshot: Snapshot,
+        save_freq: int,
+        average: bool,
+        interval: Metrics | None = None,
+        bar: Bar | NullBar | None = None,
+    ) -> None:
+        self._curve, self._store, self._scalars, self._display = curve, store, scalars, display
+        self._validate, self._snapshot = validate, snapshot
+        self._save_freq, self._average = save_freq, average
+        self._bar = bar or NullBar()
+        self._numb_steps = 0
+        self.interval = interval
+
+    def begin(self, step: int, numb_steps: int) -> None:
+        self._numb_steps = numb_steps
+        self._display.begin(step, numb_steps)
+        self._bar.begin(step, numb_steps)
+        self._started = time.perf_counter()
+        log.info("Start to train %d steps.", numb_steps - step)
+
+    def show(self, step: int, lr: float, metrics: Metrics) -> None:
+        """Show the errors of `step` where they are asked for."""
+        self._bar.update(step)
+        self._scalars.write(step, lr, metrics)
+        if self._average:
+            metrics = self.interval = metrics if self.interval is None else self.interval + metrics
+        if not self._display.due(step):
+            return
+        self.interval = None
+        began = time.perf_counter()
+        valid = self._validate(self._display.turn(step), lr)
+        self._display.tested(time.perf_counter() - began)
+        train = metrics.rmse()
+        self._curve.write(step, lr, train, valid)
+        log.info("Batch %7d: trn: %s, lr = %8.2e", step, _listing(train), lr)
+        if valid is not None:
+            log.info("Batch %7d: val: %s", step, _listing(valid))
+        if self._display.timing:
+            log.info(self._display.lap(step))
+        self._bar.note(train, valid)
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint where one is due."""
+        if step % self._save_freq and step != self._numb_steps:
+            return
+        path = self._store.save(step, *self._snapshot(step))
+        if path is not None:
+            log.info("Saved model to %s", path)
+
+    def end(self) -> None:
+        self._bar.end()
+        log.info("finished training")
+        log.info("wall time: %.3f s", time.perf_counter() - self._started)
+
+
+def _listing(errors: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} = {value:8.2e}" for name, value in errors.items())
