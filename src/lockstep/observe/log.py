@@ -142,6 +142,8 @@ class Collector(logging.Handler):
 
     def receive(self, rank: int, message: dict[str, Any]) -> None:
         """A record from another rank."""
+        if self._stop.is_set():
+            return
         record = logging.makeLogRecord({**message, "rank": rank})
         record.msecs = (record.created % 1) * 1000
         self.handle(record)
@@ -207,7 +209,10 @@ class Logging:
         self._use(handlers)
 
     def close(self) -> None:
-        """Writes what is left and closes the files; the console goes on as it was at the start."""
+        """Writes what is left and closes the files; the console goes on as it was at the start.
+
+        To be called after `group.close()`, which waits for the last records of the other ranks.
+        """
         self._use([self._console()])
 
     def _use(self, handlers: list[logging.Handler]) -> None:

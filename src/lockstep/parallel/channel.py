@@ -65,6 +65,10 @@ class _Line:
                 del self.to_send[: self.connection.send(self.to_send)]
 
 
+def _encode(topic: str, message: dict[str, Any]) -> bytes:
+    return json.dumps({"topic": topic, **message}, default=str).encode() + b"\n"
+
+
 class Channel(ABC):
     """The thread and the connections of one rank; `Hub` on rank 0, `Spoke` elsewhere."""
 
@@ -104,8 +108,7 @@ class Channel(ABC):
 
     def send(self, topic: str, message: dict[str, Any], to: int | None = None) -> None:
         """Queues a message and returns at once: from rank 0 to one or to all, from elsewhere to rank 0."""
-        line = json.dumps({"topic": topic, **message}, default=str).encode() + b"\n"
-        self._outbox.append((to, line))
+        self._outbox.append((to, _encode(topic, message)))
         self._wake()
 
     def flush(self, seconds: float) -> None:
@@ -209,6 +212,10 @@ class Hub(Channel):
             )
 
     def close(self) -> None:
+        # A line's goodbye is its last message: once all have said it, no log record is still on its way.
+        deadline = time.monotonic() + 2.0
+        while time.monotonic() < deadline and any(x.peer >= 0 and not x.said_bye for x in self._lines()):
+            time.sleep(0.002)
         super().close()
         self._listener.close()
 
@@ -229,8 +236,9 @@ class Hub(Channel):
             if not secrets.compare_digest(str(message["secret"]), self._secret):
                 raise ValueError("wrong secret")
             line.peer = int(message["rank"])
+            # Straight onto this line: messages to all that already wait in the outbox must come after it.
+            line.to_send += _encode(_WELCOME, {})
             self._connected.append(line)
-            self.send(_WELCOME, {}, to=line.peer)
             if len(self._connected) == self._size - 1:
                 self._all_here.set()
         elif line.peer < 0:
@@ -254,7 +262,7 @@ class Spoke(Channel):
         addresses = list(invitation.addresses)
         if same_node:
             addresses.reverse()
-        hello = json.dumps({"topic": _HELLO, "rank": self.rank, "secret": invitation.secret}).encode() + b"\n"
+        hello = _encode(_HELLO, {"rank": self.rank, "secret": invitation.secret})
         problems = []
         for address in addresses:
             try:

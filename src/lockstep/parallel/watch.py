@@ -103,6 +103,7 @@ class Watch:
         self._signal = 0
         self._signal_since = 0.0
         self._ended = threading.Lock()
+        self._failing = False
         channel.on("beat", self._on_beat)
         channel.on("failed", self._on_failed)
         channel.on("overdue", self._on_overdue)
@@ -113,6 +114,7 @@ class Watch:
 
     def failed(self, reason: str) -> None:
         """Tells the others that this rank is about to end, and why."""
+        self._failing = True
         text = f"{self.ranks[self.rank]} failed in {_where(self.progress)}: {reason}"
         topic = "end" if self.rank == 0 else "failed"
         self.channel.send(topic, {"text": text, "lost": [self.rank], "kill": False})
@@ -179,10 +181,16 @@ class Watch:
     def _silent(self, rank: int) -> str:
         seen = self._seen[rank]
         quiet = time.monotonic() - seen.time
-        return f"{self.ranks[rank]} gives no sign of life for {quiet:.0f} s; last seen in {_where(seen)}"
+        return (
+            f"{self.ranks[rank]} gives no sign of life for {quiet:.0f} s, while rank {self.rank} is in "
+            f"{_where(self.progress)}; last heard of in {_where(seen)}"
+        )
 
     def _on_lost(self, rank: int) -> None:
-        text = f"{self.ranks[rank]} is gone; last seen in {_where(self._seen[rank])}"
+        text = (
+            f"{self.ranks[rank]} is gone, while rank {self.rank} is in {_where(self.progress)}; "
+            f"last heard of in {_where(self._seen[rank])}"
+        )
         if self.rank == 0:
             self._announce(text, [rank])
         else:
@@ -214,7 +222,8 @@ class Watch:
         self._end(text, lost, kill)
 
     def _end(self, text: str, lost: list[int], kill: bool = False) -> None:
-        if self.rank in lost or not self._ended.acquire(blocking=False):
+        # A rank that fails by itself is about to end, with its own message and exit code.
+        if self._failing or not self._ended.acquire(blocking=False):
             return
         if self.rank != 0:
             level = logging.ERROR if 0 in lost else logging.WARNING
