@@ -11,13 +11,14 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from lockstep.config.loss import EnergyLossConfig
+    from lockstep.model.potential import Prediction
 
 log = logging.getLogger(__name__)
 
@@ -31,15 +32,6 @@ TERMS = {
     "ae": "atomic energy",
     "pf": "force with atomic prefactors",
 }
-
-
-class Prediction(Protocol):
-    """What the loss reads of a model's answer."""
-
-    energy: Tensor  # [B]
-    atom_energy: Tensor  # [B, n]
-    force: Tensor  # [B, n, 3]
-    virial: Tensor  # [B, 3, 3]
 
 
 @dataclass(frozen=True)
