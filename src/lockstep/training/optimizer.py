@@ -43,15 +43,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
-def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Tensor:
-    """Scale all gradients down together when their norm exceeds `max_norm` (0: never); return that norm.
+def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Tensor | None:
+    """Scale all gradients down together when their norm exceeds `max_norm`; return what the norm was.
 
-    The norm stays on the device: whoever looks at it pays for the wait.
+    A `max_norm` of 0 leaves them alone and spares the norm. It stays on the device: whoever looks pays for the wait.
     """
-    with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
-    if max_norm > 0:
-        return torch.nn.utils.clip_grad_norm_(with_gradient, max_norm)
-    return torch.nn.utils.get_total_norm([p.grad for p in with_gradient if p.grad is not None])
+    return torch.nn.utils.clip_grad_norm_(parameters, max_norm) if max_norm > 0 else None
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
