@@ -25,6 +25,7 @@ def load(context: WorkerContext) -> Any:
 
         # A rank that ends because of an error must not wait for the others in MPI_Finalize.
         mpi4py.rc.finalize = False
+        mpi4py.rc.initialize = False
         from mpi4py import MPI
     except (ImportError, RuntimeError) as problem:
         raise UserError(
@@ -32,9 +33,14 @@ def load(context: WorkerContext) -> Any:
             where="mpi4py",
             remedy=_INSTALL,
         ) from problem
-    world = MPI.COMM_WORLD
-    if (world.rank, world.size) != (context.rank, context.size):
-        raise UserError(_mismatch(context, MPI), where="mpirun", remedy=_remedy())
+    # Asked before MPI starts: under Open MPI's mpirun, MPICH does not start alone but aborts the process.
+    if context.launcher == "openmpi" and MPI.get_vendor()[0] != "Open MPI":
+        raise UserError(_mismatch(context, MPI, "is another"), where="mpirun", remedy=_remedy())
+    if not MPI.Is_initialized():
+        MPI.Init_thread()
+    rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    if (rank, size) != (context.rank, context.size):
+        raise UserError(_mismatch(context, MPI, f"sees rank {rank} of {size}"), where="mpirun", remedy=_remedy())
     return MPI
 
 
@@ -45,12 +51,11 @@ def finalize() -> None:
         module.Finalize()
 
 
-def _mismatch(context: WorkerContext, MPI: Any) -> str:
-    library = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
+def _mismatch(context: WorkerContext, MPI: Any, finding: str) -> str:
+    library = MPI.Get_library_version().splitlines()[0].strip("\0").split(",")[0]
     return (
         f"it started this process as rank {context.rank} of {context.size}, but the MPI library of mpi4py "
-        f"({library}) sees rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}: "
-        "this mpirun belongs to another MPI than mpi4py"
+        f"({' '.join(library.split())}) {finding}: this mpirun belongs to another MPI than mpi4py"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lockstep.parallel.context import Meet, WorkerContext
+from lockstep.parallel.launchers import slurm
 from lockstep.parallel.launchers.variables import local_of, meet_at_master, rank_of
 
 
@@ -13,6 +14,13 @@ def detect(environ: Mapping[str, str]) -> WorkerContext | None:
         return None
     rank, size = rank_of(environ, "PMI_RANK", "PMI_SIZE")
     local_rank, local_size = local_of(environ, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", size)
-    if size == 1:
-        return WorkerContext("hydra", rank, size, local_rank, local_size)
-    return WorkerContext("hydra", rank, size, local_rank, local_size, meet=meet_at_master(environ) or Meet("mpi"))
+    meet = Meet("nobody") if size == 1 else _meet(environ, rank, size)
+    return WorkerContext("hydra", rank, size, local_rank, local_size, meet=meet)
+
+
+def _meet(environ: Mapping[str, str], rank: int, size: int) -> Meet:
+    """Through MPI, unless another way is known: srun speaks PMI too, and many clusters have no mpi4py."""
+    step = slurm.detect(environ)
+    if step is not None and (step.rank, step.size) == (rank, size):
+        return step.meet
+    return meet_at_master(environ) or Meet("mpi")

@@ -13,6 +13,5 @@ def detect(environ: Mapping[str, str]) -> WorkerContext | None:
         return None
     rank, size = rank_of(environ, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
     local_rank, local_size = local_of(environ, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", size)
-    if size == 1:
-        return WorkerContext("openmpi", rank, size, local_rank, local_size)
-    return WorkerContext("openmpi", rank, size, local_rank, local_size, meet=meet_at_master(environ) or Meet("mpi"))
+    meet = Meet("nobody") if size == 1 else meet_at_master(environ) or Meet("mpi")
+    return WorkerContext("openmpi", rank, size, local_rank, local_size, meet=meet)
