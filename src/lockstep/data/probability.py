@@ -49,12 +49,17 @@ def micro_batches_per_epoch(counts: np.ndarray, probabilities: np.ndarray) -> in
     are never drawn do not count.
     """
     drawn = probabilities > 0
-    return math.ceil(np.max(counts[drawn] / probabilities[drawn]))
+    return _ceil(float(np.max(counts[drawn] / probabilities[drawn])))
 
 
 def steps_for_epochs(epochs: float, per_epoch: int, ranks: int) -> int:
     """Steps for a number of epochs, when each step takes one micro-batch a rank."""
-    return math.ceil(epochs * per_epoch / ranks)
+    return _ceil(epochs * per_epoch / ranks)
+
+
+def _ceil(value: float) -> int:
+    """Next integer, but not the one above an integer missed by rounding (1.1 epochs of 10 are 11, not 12)."""
+    return math.ceil(value * (1 - 1e-12))
 
 
 def _explicit(counts: np.ndarray, given: np.ndarray, where: str) -> np.ndarray:
@@ -65,9 +70,11 @@ def _explicit(counts: np.ndarray, given: np.ndarray, where: str) -> np.ndarray:
             value=given.tolist(),
             remedy="give one entry for each system found (a folder may hold several)",
         )
+    if not np.isfinite(given).all():
+        raise InputError("an entry is not a number", where=where, value=given.tolist())
     fixed = given >= 0
     rest = 1.0 - given[fixed].sum()
-    if not np.isfinite(given).all() or rest < -_ROUNDING:
+    if rest < -_ROUNDING:
         raise InputError(
             f"the probabilities add up to {given[fixed].sum():.6g}, more than 1",
             where=where,

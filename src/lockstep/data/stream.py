@@ -245,4 +245,6 @@ def _occurrence(values: np.ndarray) -> np.ndarray:
 
 
 def _philox(seed: int, purpose: int, counter: tuple[int, int, int, int]) -> np.random.Philox:
-    return np.random.Philox(key=[seed % 2**64, purpose], counter=list(counter))
+    # Arrays, because NumPy would turn lists with integers above 2**63 into floats, and lose their last digits.
+    key = np.array([seed % 2**64, purpose], dtype=np.uint64)
+    return np.random.Philox(key=key, counter=np.array(counter, dtype=np.uint64))

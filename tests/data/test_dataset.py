@@ -1,0 +1,238 @@
+"""What is read is what was written, however the system is stored."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from system_files import NAMES, make_arrays, simple_system, write_group, write_system
+
+from lockstep.data import DataSet, MicroBatch
+
+TYPES = [0, 1, 1]
+
+
+def assert_same(first: MicroBatch, second: MicroBatch) -> None:
+    np.testing.assert_array_equal(first.coord, second.coord)
+    np.testing.assert_array_equal(first.types, second.types)
+    assert first.cell is not None
+    assert second.cell is not None
+    np.testing.assert_array_equal(first.cell, second.cell)
+    assert first.labels.keys() == second.labels.keys()
+    for name, values in first.labels.items():
+        np.testing.assert_array_equal(values, second.labels[name])
+
+
+def test_all_labels_have_the_shapes_and_values_of_the_files(tmp_path: Path) -> None:
+    arrays = make_arrays(5, 3)
+    write_system(tmp_path / "a", [arrays], TYPES)
+    data = DataSet(tmp_path / "a", NAMES, numb_fparam=2, numb_aparam=3)
+    batch = data.read(0, [3, 1], number=17)
+    assert (batch.number, batch.system) == (17, 0)
+    shapes = {name: values.shape for name, values in batch.labels.items()}
+    assert shapes == {
+        "energy": (2,),
+        "force": (2, 3, 3),
+        "virial": (2, 3, 3),
+        "atom_ener": (2, 3),
+        "atom_pref": (2, 3),
+        "fparam": (2, 2),
+        "aparam": (2, 3, 3),
+    }
+    for name, values in {"coord": batch.coord, "box": batch.cell, **batch.labels}.items():
+        assert values is not None
+        assert values.dtype == np.float64
+        np.testing.assert_array_equal(values.reshape(2, -1), arrays[name][[3, 1]].reshape(2, -1))
+
+
+def test_frames_are_gathered_from_all_sets_in_the_order_asked_for(tmp_path: Path) -> None:
+    sets = [make_arrays(n, 3) for n in (3, 1, 4)]
+    write_system(tmp_path / "a", sets, TYPES)
+    data = DataSet(tmp_path / "a", NAMES)
+    assert data.n_frames.tolist() == [8]
+    energies = np.concatenate([item["energy"] for item in sets])
+    forces = np.concatenate([item["force"] for item in sets])
+    order = [7, 0, 3, 4, 2]
+    batch = data.read(0, order)
+    np.testing.assert_array_equal(batch.labels["energy"], energies[order])
+    np.testing.assert_array_equal(batch.labels["force"].reshape(5, -1), forces[order])
+
+
+def test_frame_numbers_are_unique_over_the_whole_data_set(tmp_path: Path) -> None:
+    for number, n_frames in enumerate((3, 2, 4)):
+        simple_system(tmp_path / f"s{number}", n_frames)
+    data = DataSet(tmp_path, NAMES)
+    numbers = np.concatenate([data.read(s, np.arange(data.n_frames[s])).frames for s in range(len(data))])
+    assert numbers.tolist() == list(range(9))
+    assert data.total_frames == 9
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f8", ">f4", ">f8", "<f2"])
+def test_float_types_and_byte_orders_are_converted(tmp_path: Path, dtype: str) -> None:
+    arrays = {name: values.astype(dtype) for name, values in make_arrays(4, 3).items()}
+    write_system(tmp_path / "a", [arrays], TYPES)
+    batch = DataSet(tmp_path / "a", NAMES).read(0, [2, 0])
+    np.testing.assert_array_equal(batch.coord.reshape(2, -1), arrays["coord"][[2, 0]].astype(np.float64))
+
+
+def test_column_major_files_are_read(tmp_path: Path) -> None:
+    arrays = make_arrays(4, 3)
+    stored = {name: np.asfortranarray(values) for name, values in arrays.items()}
+    stored["force"] = np.asfortranarray(arrays["force"].reshape(4, 3, 3))
+    write_system(tmp_path / "a", [stored], TYPES)
+    write_system(tmp_path / "b", [arrays], TYPES)
+    data = DataSet([tmp_path / "a", tmp_path / "b"], NAMES)
+    assert_same(data.read(0, [3, 1]), data.read(1, [3, 1]))
+
+
+def test_arrays_may_keep_their_natural_shape_and_single_frames_may_be_flat(tmp_path: Path) -> None:
+    arrays = make_arrays(1, 3)
+    flat = {name: values.reshape(-1) for name, values in arrays.items()}
+    natural = {**arrays, "coord": arrays["coord"].reshape(1, 3, 3), "energy": arrays["energy"].reshape(1, 1)}
+    natural["box"] = arrays["box"].reshape(1, 3, 3)
+    for name, item in (("a", arrays), ("b", flat), ("c", natural)):
+        write_system(tmp_path / name, [item], TYPES)
+    data = DataSet(tmp_path, NAMES)
+    assert_same(data.read(0, [0]), data.read(1, [0]))
+    assert_same(data.read(0, [0]), data.read(2, [0]))
+
+
+def test_the_longer_names_of_atomic_labels_are_known(tmp_path: Path) -> None:
+    arrays = make_arrays(2, 3)
+    values = arrays.pop("atom_ener")
+    write_system(tmp_path / "a", [{**arrays, "atomic_ener": values}], TYPES)
+    batch = DataSet(tmp_path / "a", NAMES).read(0, [0, 1])
+    np.testing.assert_array_equal(batch.labels["atom_ener"], values)
+
+
+def test_a_system_has_only_its_own_labels_and_only_those_wanted(tmp_path: Path) -> None:
+    simple_system(tmp_path / "a")
+    write_system(tmp_path / "b", [make_arrays(2, 3)], TYPES)
+    data = DataSet(tmp_path, NAMES)
+    assert data.labels(0) == ("energy", "force")
+    assert data.has("virial").tolist() == [False, True]
+    assert "fparam" not in data.read(1, [0]).labels  # the model asks for none
+    assert set(DataSet(tmp_path, NAMES, labels=("energy",)).read(1, [0]).labels) == {"energy"}
+
+
+@pytest.mark.parametrize("address", ["all.hdf5", "all.hdf5#/deep", "all.hdf5#/deep/water", "all.hdf5#deep/water"])
+def test_hdf5_equals_npy(tmp_path: Path, address: str) -> None:
+    sets = [make_arrays(3, 3, 1), make_arrays(2, 3, 2)]
+    write_system(tmp_path / "npy", sets, TYPES)
+    with h5py.File(tmp_path / "all.hdf5", "w") as file:
+        write_group(file, "deep/water", sets, TYPES)
+    stored = DataSet(f"{tmp_path}/{address}", NAMES, numb_fparam=2)
+    assert stored.name(0) == f"{tmp_path}/all.hdf5#/deep/water"
+    assert_same(stored.read(0, [4, 0, 2]), DataSet(tmp_path / "npy", NAMES, numb_fparam=2).read(0, [4, 0, 2]))
+
+
+def test_the_root_of_an_hdf5_file_can_be_a_system_beside_others(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "all.hdf5", "w") as file:
+        write_group(file, "/", [make_arrays(2, 3)], TYPES)
+        write_group(file, "/more", [make_arrays(5, 3)], TYPES)
+    data = DataSet(tmp_path / "all.hdf5", NAMES)
+    assert data.n_frames.tolist() == [2, 5]
+    data.close()
+    assert data.read(1, [4]).coord.shape == (1, 3, 3)  # usable after its files were given back
+
+
+def test_compressed_hdf5_and_more_files_than_stay_open(tmp_path: Path) -> None:
+    for number in range(12):
+        with h5py.File(tmp_path / f"{number:02d}.hdf5", "w") as file:
+            write_group(file, "s", [make_arrays(2, 3, number)], TYPES)
+            coord = file["s/set.000/coord.npy"][()]
+            del file["s/set.000/coord.npy"]
+            file.create_dataset("s/set.000/coord.npy", data=coord, compression="gzip", chunks=(1, 9))
+    data = DataSet(sorted(tmp_path.iterdir()), NAMES)
+    for number in range(12):
+        expected = make_arrays(2, 3, number)["coord"][1]
+        np.testing.assert_array_equal(data.read(number, [1]).coord.reshape(-1), expected)
+
+
+def test_mixed_types_equal_plain_ones_and_keep_padding(tmp_path: Path) -> None:
+    arrays = make_arrays(3, 3)
+    real = np.array([[0, 1, 1], [1, 0, 1], [1, 1, -1]])
+    write_system(tmp_path / "mixed", [{**arrays, "real_atom_types": real}], [0, 0, 0], names=("H", "O"))
+    write_system(tmp_path / "plain", [arrays], TYPES, names=("H", "O"))
+    data = DataSet(tmp_path, ["C", "O", "H"])
+    assert data.mixed.tolist() == [True, False]
+    assert data.types(0) is None
+    assert_same(data.read(0, [0]), data.read(1, [0]))
+    assert data.read(0, [2, 1]).types.tolist() == [[1, 1, -1], [1, 2, 1]]
+
+
+def test_mixed_types_in_hdf5(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "all.hdf5", "w") as file:
+        write_group(file, "s", [{**make_arrays(2, 3), "real_atom_types": [[0, 1, 1], [1, 1, -1]]}], [0, 0, 0])
+    assert DataSet(tmp_path / "all.hdf5", NAMES).read(0, [1, 0]).types.tolist() == [[1, 1, -1], [0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("names", "model", "expected"),
+    [
+        (("O", "H"), ("O", "H"), [0, 1, 1]),
+        (("O", "H"), ("H", "O"), [1, 0, 0]),
+        (("O", "H", "Xe"), ("He", "H", "O"), [2, 1, 1]),  # Xe is named but not present
+        (None, ("H", "O"), [0, 1, 1]),
+    ],
+)
+def test_types_are_translated_into_the_models_type_map(
+    tmp_path: Path, names: tuple[str, ...] | None, model: tuple[str, ...], expected: list[int]
+) -> None:
+    write_system(tmp_path / "a", [make_arrays(2, 3)], TYPES, names=names)
+    data = DataSet(tmp_path / "a", model)
+    assert data.read(0, [0, 1]).types.tolist() == [expected, expected]
+    types = data.types(0)
+    assert types is not None
+    assert types.tolist() == expected
+
+
+def test_without_periodicity_there_is_no_cell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    arrays = make_arrays(2, 3)
+    boxless = {name: values for name, values in arrays.items() if name != "box"}
+    write_system(tmp_path / "a", [{**arrays, "box": np.zeros((2, 9))}], TYPES, nopbc=True)
+    write_system(tmp_path / "b", [boxless], TYPES)
+    write_system(tmp_path / "c", [arrays], TYPES)
+    with caplog.at_level(logging.WARNING):
+        data = DataSet(tmp_path, NAMES)
+    assert data.periodic.tolist() == [False, False, True]
+    assert data.read(0, [0]).cell is None
+    assert data.read(1, [0]).cell is None
+    assert "1 system(s) have neither box.npy nor a nopbc file" in caplog.text
+
+
+def test_take_keeps_systems_and_their_frames(tmp_path: Path) -> None:
+    for number in range(4):
+        simple_system(tmp_path / f"s{number}", n_frames=number + 1, seed=number)
+    data = DataSet(tmp_path, NAMES)
+    some = data.take([3, 1])
+    assert (len(some), some.n_frames.tolist(), some.name(1)) == (2, [4, 2], str(tmp_path / "s1"))
+    np.testing.assert_array_equal(some.read(0, [2]).coord, data.read(3, [2]).coord)
+    assert some.read(1, [0]).frames.tolist() == [4]
+
+
+def test_no_file_stays_open_for_every_system(tmp_path: Path) -> None:
+    for number in range(40):
+        simple_system(tmp_path / f"s{number:02d}", n_frames=1)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    data = DataSet(tmp_path, NAMES)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+    for number in range(40):
+        data.read(number, [0])
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 128
+    data.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_opening_reads_no_frame(tmp_path: Path) -> None:
+    """A value that no training may use goes unnoticed until its frame is wanted."""
+    arrays = make_arrays(3, 3)
+    arrays["force"][2, 4] = np.nan
+    write_system(tmp_path / "a", [arrays], TYPES)
+    data = DataSet(tmp_path / "a", NAMES)
+    data.read(0, [0, 1])
+    with pytest.raises(ValueError, match="frame 2"):
+        data.read(0, [2])
