@@ -11,7 +11,7 @@ from potentials import ACTIVATIONS
 from reference_model import textbook_activation
 
 # Away from 0, 3 and 6, where some have kinks.
-X = torch.tensor([-6.3, -2.5, -1.1, -0.3, 0.2, 0.49, 0.7, 1.3, 2.9, 3.1, 5.7, 6.4], dtype=torch.float64)
+X = torch.tensor([-6.3, -2.5, -1.1, -0.3, 0.2, 0.49, 0.7, 1.3, 2.9, 3.1, 5.7, 6.4, 21.0], dtype=torch.float64)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

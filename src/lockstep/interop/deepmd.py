@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from lockstep import __version__
 from lockstep.config import EnergyFittingConfig, ModelConfig, SeE2AConfig
@@ -42,10 +43,20 @@ def load_dp(path: str | Path) -> Potential:
     tree = read_tree(path)
     try:
         return _potential(tree["model"])
-    except KeyError as error:
-        raise CheckpointError(f"the model description lacks {error}", where=str(path)) from error
     except CheckpointError as error:
         raise CheckpointError(error.reason, where=str(path), remedy=error.remedy) from error
+    except KeyError as error:
+        raise CheckpointError(f"the model description lacks {error}", where=str(path)) from error
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        reason = f"the model description cannot be understood: {_in_one_line(error)}"
+        raise CheckpointError(reason, where=str(path)) from error
+
+
+def _in_one_line(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))} = {first['input']!r}: {first['msg']}"
 
 
 def _model_tree(potential: Potential) -> Tree:
@@ -227,8 +238,9 @@ def _array(tensor: torch.Tensor) -> NDArray:
 
 
 def _potential(model: Tree) -> Potential:
+    _refuse_unsupported([("model type", model.get("type"), ("standard",))])
     descriptor, fitting = model["descriptor"], model["fitting"]
-    _refuse_unsupported(model)
+    _refuse_unsupported(_limits(model, descriptor, fitting))
     potential = Potential(
         ModelConfig.model_validate(
             {
@@ -251,13 +263,16 @@ def _potential(model: Tree) -> Potential:
 
 
 def _picked(tree: Tree, section: type[SeE2AConfig] | type[EnergyFittingConfig]) -> Tree:
-    return {name: tree[name] for name in section.model_fields if name in tree}
+    # DeePMD-kit writes null for options left at their default.
+    return {name: tree[name] for name in section.model_fields if tree.get(name) is not None}
 
 
-def _refuse_unsupported(model: Tree) -> None:
-    descriptor, fitting = model["descriptor"], model["fitting"]
-    given: list[tuple[str, Any, Sequence[Any]]] = [
-        ("model type", model.get("type"), ("standard",)),
+Limit = tuple[str, Any, Sequence[Any]]
+"""A setting's name, its value in the file, and the values that are supported."""
+
+
+def _limits(model: Tree, descriptor: Tree, fitting: Tree) -> list[Limit]:
+    return [
         ("descriptor type", descriptor.get("type"), ("se_e2_a", "se_a")),
         ("descriptor.compress", descriptor.get("compress"), (None,)),
         ("descriptor.spin", descriptor.get("spin"), (None,)),
@@ -270,7 +285,10 @@ def _refuse_unsupported(model: Tree) -> None:
         ("atom_exclude_types", model.get("atom_exclude_types", []), ([],)),
         ("pair_exclude_types", model.get("pair_exclude_types", []), ([],)),
     ]
-    for name, value, allowed in given:
+
+
+def _refuse_unsupported(limits: Sequence[Limit]) -> None:
+    for name, value, allowed in limits:
         if value not in allowed:
             raise CheckpointError(
                 f"{name} = {value!r} is not supported yet",
@@ -300,7 +318,16 @@ def _load_nets(nets: torch.nn.ModuleList, trees: list[Tree]) -> None:
             variables = layer_tree["@variables"]
             for parameter, name in ((layer.weight, "w"), (layer.bias, "b"), (layer.idt, "idt")):
                 if parameter is not None:
-                    parameter.copy_(torch.from_numpy(np.asarray(variables[name])).reshape(parameter.shape))
+                    _load_weight(parameter, variables[name], name)
+
+
+def _load_weight(parameter: torch.nn.Parameter, value: Any, name: str) -> None:
+    array = np.asarray(value)
+    # Vectors may come as a row; a matrix of another shape belongs to another net, even if it has as many numbers.
+    wanted = tuple(parameter.shape)
+    if array.shape != wanted and (array.ndim != 2 or array.shape != (1, *wanted)):
+        raise CheckpointError(f"a layer's {name} has shape {array.shape}, expected {wanted}")
+    parameter.copy_(torch.from_numpy(array).reshape(wanted))
 
 
 def _load_parameter_scale(fitting: Any, variables: Tree) -> None:

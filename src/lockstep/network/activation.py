@@ -46,6 +46,11 @@ def _relu6_slope(x: Tensor, y: Tensor) -> Tensor:
     return ((x > 0) & (x < 6)).to(x.dtype)
 
 
+def _softplus(x: Tensor) -> Tensor:
+    # Torch turns to x beyond 20 by default, which is off by 2e-9 there; beyond 40 no float64 can tell.
+    return F.softplus(x, threshold=40.0)
+
+
 def _softplus_slope(x: Tensor, y: Tensor) -> Tensor:
     return torch.sigmoid(x)
 
@@ -98,7 +103,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": Activation(torch.sigmoid, _sigmoid_slope),
     "relu": Activation(torch.relu, _relu_slope),
     "relu6": Activation(F.relu6, _relu6_slope),
-    "softplus": Activation(F.softplus, _softplus_slope),
+    "softplus": Activation(_softplus, _softplus_slope),
     "gelu": Activation(_gelu, _gelu_slope),
     "gelu_tf": Activation(_gelu, _gelu_slope),
     "silu": Activation(F.silu, _silu_slope),
