@@ -49,7 +49,7 @@ def test_all_labels_have_the_shapes_and_values_of_the_files(tmp_path: Path) -> N
 
 
 def test_frames_are_gathered_from_all_sets_in_the_order_asked_for(tmp_path: Path) -> None:
-    sets = [make_arrays(n, 3) for n in (3, 1, 4)]
+    sets = [make_arrays(n, 3) for n in (3, 0, 1, 4)]
     write_system(tmp_path / "a", sets, TYPES)
     data = DataSet(tmp_path / "a", NAMES)
     assert data.n_frames.tolist() == [8]

@@ -166,6 +166,8 @@ class DataSet:
         Safe to call from several threads.
         """
         frames = np.asarray(frames, dtype=np.int64)
+        assert len(frames)
+        assert ((frames >= 0) & (frames < self.n_frames[system])).all()
         coord = self._floats(system, frames, COORD)
         cell = self._cells(system, frames) if self.periodic[system] else None
         if self.mixed[system]:
