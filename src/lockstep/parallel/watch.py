@@ -160,7 +160,7 @@ class Watch:
     def _on_overdue(self, sender: int, message: dict[str, Any]) -> None:
         """Rank 0's judgement: first those that are silent, then those that have not come to the exchange."""
         now, wanted = time.monotonic(), message["exchanges"]
-        silent = [r for r, seen in enumerate(self._seen) if now - seen.time > 3 * self._interval + 1]
+        silent = [r for r, seen in enumerate(self._seen) if now - seen.time > 2 * self._interval + 1]
         behind = [r for r, seen in enumerate(self._seen) if seen.exchanges < wanted]
         late = [r for r in behind if self._seen[r].exchanges == min(self._seen[b].exchanges for b in behind)]
         if silent:

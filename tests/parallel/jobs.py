@@ -1,0 +1,103 @@
+"""Starts the toy worker under real launchers, and tells what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOY = Path(__file__).with_name("toy.py")
+BIN = Path(sys.executable).parent
+# Launchers that need a venv of their own; tests/parallel/launchers.sh makes them.
+SIDE = Path(os.environ.get("LOCKSTEP_SIDE_VENVS", ROOT))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    text: str
+    seconds: float
+    folder: Path
+
+    def rank(self, number: int) -> dict[str, Any]:
+        return json.loads((self.folder / f"rank_{number}.json").read_text())  # type: ignore[no-any-return]
+
+    @property
+    def left_no_file(self) -> bool:
+        return not any(self.folder.iterdir())
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This environment without any launcher's variables."""
+    foreign = ("PMI", "MPI_", "OMPI_", "SLURM_", "HOROVOD_", "TORCHELASTIC", "MASTER_", "LOCKSTEP_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        kept.pop(name, None)
+    return kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "LOCKSTEP_TIMEOUT": "20"} | changes
+
+
+def find(*candidates: Path | str) -> str:
+    """The first that exists; the test is skipped where there is none."""
+    for candidate in candidates:
+        path = shutil.which(str(candidate))
+        if path is not None:
+            return path
+    pytest.skip(f"no {candidates[0]}: see tests/parallel/launchers.sh")
+
+
+def start(command: list[str], **changes: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        env=environment(**changes),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(job: subprocess.Popen[str], folder: Path, limit: float = 60.0) -> Outcome:
+    begin = time.monotonic()
+    try:
+        text, _ = job.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        text, _ = job.communicate()
+        pytest.fail(f"the job did not end within {limit} s:\n{text}")
+    return Outcome(job.returncode, text, time.monotonic() - begin, folder)
+
+
+def run(launcher: list[str], folder: Path, *options: str, python: str = sys.executable, **changes: str) -> Outcome:
+    """`launcher toy.py folder options`, to its end."""
+    return finish(start([*launcher, python, str(TOY), str(folder), *options], **changes), folder)
+
+
+def torchrun(*options: str) -> list[str]:
+    return [find(BIN / "torchrun"), *(options or ("--nproc_per_node=2",)), "--no-python"]
+
+
+def mpirun(*options: str) -> list[str]:
+    return [find(BIN / "mpirun"), *(options or ("-np", "2"))]
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Toy workers that still run on this folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(folder).encode() in words and str(TOY).encode() in words:
+            found.append(int(entry.parent.name))
+    return found
