@@ -1,7 +1,7 @@
 """Write models with DeePMD-kit, and what it computes from them. Runs in a venv with DeePMD-kit, not with this program.
 
-    python make_reference.py FOLDER              energies, by its NumPy backend (needs deepmd-kit==3.2.0 only)
-    python make_reference.py FOLDER --pytorch    and forces and virials, by its PyTorch backend (needs torch, e3nn, mpich)
+    python make_reference.py FOLDER              energies by its NumPy backend (deepmd-kit==3.2.0 only)
+    python make_reference.py FOLDER --pytorch    forces and virials too, by its PyTorch backend (torch, e3nn, mpich)
 
 The second way made `reference/`.
 """

@@ -226,7 +226,9 @@ def _layer_tree(layer: Layer) -> Tree:
 
 
 def _net_precision(net: MLP) -> str:
-    return _precision(net.layers[0].weight.dtype)
+    layer = net.layers[0]
+    assert isinstance(layer, Layer)
+    return _precision(layer.weight.dtype)
 
 
 def _precision(dtype: torch.dtype) -> str:
