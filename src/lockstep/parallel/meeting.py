@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from lockstep.errors import UserError
@@ -22,13 +23,38 @@ def open_store(context: WorkerContext, timeout: float) -> tuple[Store, str]:
 
     meet = _find(context, timeout)
     is_server = context.rank == 0 and not meet.hosted
-    store = _opened_early.pop(meet, None) or _connect(meet, context, is_server, timeout)
-    return PrefixStore(meet.prefix, store), meet.host
+    tcp_store = _opened_early.pop(meet, None) or _connect(meet, context, is_server, timeout)
+    store = PrefixStore(meet.prefix, tcp_store)
+    _await_all(store, context, timeout)
+    return store, meet.host
+
+
+def _await_all(store: Store, context: WorkerContext, timeout: float) -> None:
+    """Every rank signs in, so that those who do not come can be named."""
+    from torch.distributed import DistError
+
+    keys = [f"rank {rank}" for rank in range(context.size)]
+    store.set(keys[context.rank], "here")
+    try:
+        store.wait(keys, timedelta(seconds=timeout))
+    except DistError as problem:
+        missing = [rank for rank, key in enumerate(keys) if not _has(store, key)]
+        raise UserError(
+            f"rank {context.rank} of {context.size} waited {timeout:g} s for ranks {missing}, which did not come",
+            where="meeting point",
+            value=str(context.meet),
+            remedy="check that all ranks were started, and how those have ended",
+        ) from problem
+
+
+def _has(store: Store, key: str) -> bool:
+    try:
+        return store.check([key])
+    except RuntimeError:
+        return False
 
 
 def _connect(meet: Meet, context: WorkerContext, is_server: bool, timeout: float) -> TCPStore:
-    from datetime import timedelta
-
     from torch.distributed import DistError, TCPStore
 
     try:

@@ -21,6 +21,8 @@ from lockstep.parallel.watch import EXIT_LOST, Identity, Watch, exit_now
 log = logging.getLogger("lockstep.parallel")
 
 DEFAULT_TIMEOUT = 60.0
+# Importing torch takes a while too; and ways to wait that have a limit of their own should come first.
+_SLACK = 5.0
 _MPI_LAUNCHERS = ("hydra", "openmpi")
 _CHOICES = ("auto", "mpi", "torch")
 
@@ -141,7 +143,7 @@ class _Deadline:
 
     def __init__(self, context: WorkerContext, timeout: float) -> None:
         self._context, self._timeout = context, timeout
-        self._timer = threading.Timer(timeout + 2.0, self._expire)
+        self._timer = threading.Timer(timeout + _SLACK, self._expire)
         self._timer.daemon = True
 
     def __enter__(self) -> None:

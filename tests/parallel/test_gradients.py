@@ -1,0 +1,129 @@
+"""Gradient averaging and the agreement of weights, on ranks that are threads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from thread_group import on_ranks
+
+from lockstep.parallel.agreement import DisagreementError, check_same_weights, share_weights
+from lockstep.parallel.context import WorkerContext
+from lockstep.parallel.gradients import GradientAverager
+from lockstep.parallel.group import Group
+from lockstep.parallel.solo import SoloGroup
+
+SOLO = SoloGroup(WorkerContext("alone", 0, 1, 0, 1))
+
+
+def network(seed: int = 0) -> torch.nn.Sequential:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1)).double()
+
+
+def gradients(net: torch.nn.Module) -> list[torch.Tensor]:
+    return [p.grad.clone() for p in net.parameters() if p.grad is not None]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=4).filter(any))
+def test_the_average_is_that_of_all_frames_however_they_are_dealt(shares: list[int]) -> None:
+    frames = torch.randn(sum(shares), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    reference = network()
+    reference(frames).square().mean().backward()
+    starts = [sum(shares[:r]) for r in range(len(shares))]
+    nets = [network() for _ in shares]
+
+    def work(group: Group) -> torch.Tensor:
+        averager = GradientAverager(nets[group.rank].parameters(), group, extras=2)
+        averager.zero()
+        own = frames[starts[group.rank] : starts[group.rank] + shares[group.rank]]
+        if len(own):
+            nets[group.rank](own).square().mean().backward()
+        return averager.average(len(own), torch.tensor([len(own), 1.0]))
+
+    for net, extras in zip(nets, on_ranks(len(shares), work), strict=True):
+        assert extras.tolist() == [len(frames), len(shares)]
+        for mine, wanted in zip(gradients(net), gradients(reference), strict=True):
+            torch.testing.assert_close(mine, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_gradients_are_views_of_one_buffer_and_backward_adds_to_them() -> None:
+    net = network()
+    averager = GradientAverager(net.parameters(), SOLO)
+    averager.zero()
+    before = [p.grad.data_ptr() for p in net.parameters() if p.grad is not None]
+    samples = torch.ones(2, 3, dtype=torch.float64)
+    net(samples).sum().backward()
+    once = gradients(net)
+    net(samples).sum().backward()
+    averager.average(1.0)
+    assert [p.grad.data_ptr() for p in net.parameters() if p.grad is not None] == before
+    spans = [pointer - before[0] for pointer in before]
+    assert spans == [0, 15 * 8, 20 * 8, 25 * 8]
+    for twice, single in zip(gradients(net), once, strict=True):
+        torch.testing.assert_close(twice, 2 * single)
+
+
+def test_gradients_dropped_or_replaced_by_others_are_brought_home() -> None:
+    net = network()
+    averager = GradientAverager(net.parameters(), SOLO)
+    averager.zero()
+    net.zero_grad(set_to_none=True)
+    first, *others = net.parameters()
+    first.grad = torch.full_like(first, 7.0)
+    averager.average(2.0)
+    assert first.grad is not None
+    assert bool((first.grad == 7).all())
+    assert all(p.grad is not None and bool((p.grad == 0).all()) for p in others)
+
+
+def test_a_gradient_that_is_not_finite_is_seen_by_all_ranks() -> None:
+    def work(group: Group) -> bool:
+        net = network()
+        averager = GradientAverager(net.parameters(), group, extras=1)
+        averager.zero()
+        loss = net(torch.full((1, 3), float("nan") if group.rank == 1 else 1.0, dtype=torch.float64)).sum()
+        loss.backward()
+        return bool(averager.average(1.0, loss.detach()).isfinite().all())
+
+    assert on_ranks(2, work) == [False, False]
+
+
+def test_frozen_parameters_are_left_alone() -> None:
+    net = network()
+    net[0].weight.requires_grad_(False)
+    GradientAverager(net.parameters(), SOLO).zero()
+    assert net[0].weight.grad is None
+
+
+def test_weights_of_rank_0_are_given_to_all() -> None:
+    def work(group: Group) -> str:
+        net = network(seed=group.rank)
+        share_weights(net.parameters(), group)
+        return check_same_weights(net.parameters(), group)
+
+    assert len(set(on_ranks(3, work))) == 1
+
+
+@pytest.mark.parametrize(("seeds", "named"), [((1, 1, 2), "rank 2"), ((2, 1, 1), "rank 0"), ((1, 2), "rank 1")])
+def test_ranks_whose_weights_differ_are_named(seeds: tuple[int, ...], named: str) -> None:
+    def work(group: Group) -> None:
+        # Threads share torch's generator, so the weights are set rather than drawn.
+        weights = [torch.full((2,), float(seeds[group.rank]))]
+        group.progress.at(7, "saving")
+        with pytest.raises(DisagreementError, match=f"differ on {named} from .* in step 7"):
+            check_same_weights(weights, group)
+
+    on_ranks(len(seeds), work)
+
+
+def test_one_flipped_bit_is_a_difference() -> None:
+    def work(group: Group) -> None:
+        weights = torch.ones(1000, dtype=torch.float64)
+        weights[500] += group.rank * torch.finfo(torch.float64).eps
+        with pytest.raises(DisagreementError):
+            check_same_weights([weights], group)
+
+    on_ranks(2, work)
