@@ -4,18 +4,39 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lockstep.errors import CheckpointError
 from lockstep.model.potential import Potential
+
+_SUFFIX = ".dp"
+_FOREIGN = (".pb", ".pt2", ".pte", ".savedmodel", ".savedmodeltf", ".hlo")
 
 
 def load_potential(path: str | Path) -> Potential:
-    """The potential in a `.dp` model or in a checkpoint, told apart by their content."""
+    """The potential in a `.dp` model or in a checkpoint, told apart by their content.
+
+    A `.dp` model may be named without its suffix; a checkpoint by its prefix, or by the folder of its run.
+    """
     from lockstep.interop.exchange import is_exchange_file
 
-    if is_exchange_file(path) or Path(path).suffix == ".dp":
+    path = Path(path)
+    model = path.with_name(path.name + _SUFFIX)
+    if not path.exists() and model.is_file():
+        path = model
+    if is_exchange_file(path) or path.suffix == _SUFFIX:
         from lockstep.interop.deepmd import load_dp
 
         return load_dp(path)
+    _refuse_foreign(path)
     from lockstep.training.checkpoint import load_checkpoint
     from lockstep.training.state import potential_of
 
     return potential_of(load_checkpoint(path))
+
+
+def _refuse_foreign(path: Path) -> None:
+    if path.exists() and path.suffix in _FOREIGN:
+        raise CheckpointError(
+            "is a model for another program, not in DeePMD-kit's exchange format",
+            where=str(path),
+            remedy=f"with DeePMD-kit: dp convert-backend {path.name} {path.stem}{_SUFFIX}",
+        )

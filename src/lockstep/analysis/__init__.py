@@ -1,0 +1,1 @@
+"""What can be asked of a finished model, or of data before there is one: errors, deviations, neighbours."""

@@ -1,0 +1,77 @@
+"""`dp freeze`: a checkpoint becomes a model file for other programs."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from lockstep.cli.options import add_log_options, logged
+from lockstep.errors import UserError
+
+log = logging.getLogger(__name__)
+
+_SUFFIX = ".dp"
+_FOREIGN = (".pb", ".pth", ".pt", ".pt2", ".pte", ".json", ".savedmodel", ".savedmodeltf", ".hlo")
+
+
+def add_parser(verbs: argparse._SubParsersAction) -> None:
+    """Register the verb."""
+    parser = verbs.add_parser(
+        "freeze",
+        help="turn a checkpoint into a model file",
+        description="Write the model of a checkpoint in DeePMD-kit's exchange format, from which DeePMD-kit makes "
+        "files for LAMMPS and other programs: dp convert-backend model.dp model.pth",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument(
+        "-c",
+        "--checkpoint-folder",
+        "--checkpoint",
+        default=".",
+        metavar="CHECKPOINT",
+        help="the folder of a run, a prefix such as model.ckpt, or a checkpoint file",
+    )
+    parser.add_argument("-o", "--output", default="frozen_model", help="the model file; .dp is added where it lacks it")
+    add_log_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the checkpoint, write the model."""
+    with logged(args):
+        path = _target(args.output)
+        from lockstep.interop.deepmd import save_dp
+        from lockstep.model.loading import load_potential
+
+        potential = load_potential(args.checkpoint_folder)
+        _refuse_other_file(path)
+        save_dp(potential, path)
+        log.info("Model written to %s", path)
+    return 0
+
+
+def _target(output: str) -> Path:
+    path = Path(output)
+    if path.suffix in _FOREIGN:
+        exchange = path.with_suffix(_SUFFIX)
+        raise UserError(
+            f"models are written in DeePMD-kit's exchange format ({_SUFFIX}) only",
+            where="--output",
+            value=output,
+            remedy=f"dp freeze -o {exchange}; then with DeePMD-kit: dp convert-backend {exchange} {path}",
+        )
+    return path if path.suffix == _SUFFIX else path.with_name(path.name + _SUFFIX)
+
+
+def _refuse_other_file(path: Path) -> None:
+    """A model may be replaced by a newer one; anything else under that name is not ours to overwrite."""
+    from lockstep.interop.exchange import is_exchange_file
+
+    if path.exists() and not is_exchange_file(path):
+        raise UserError(
+            "there is something that is not a model: it is left alone",
+            where="--output",
+            value=str(path),
+            remedy="move it away, or choose another name",
+        )

@@ -1,0 +1,56 @@
+"""What several verbs share: the options of logging, and the log itself."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LEVELS = ("DEBUG", "3", "INFO", "2", "WARNING", "1", "ERROR", "0")
+
+
+def add_log_options(parser: argparse.ArgumentParser) -> None:
+    """`-v` and `-l`, as every verb of DeePMD-kit has them."""
+    parser.add_argument(
+        "-v",
+        "--log-level",
+        default="INFO",
+        choices=LEVELS,
+        help="how much to log, by name or number; DEBUG also shows where errors come from",
+    )
+    parser.add_argument("-l", "--log-path", metavar="FILE", help="write the log to this file too")
+
+
+@contextmanager
+def logged(args: argparse.Namespace) -> Iterator[None]:
+    """The log of a verb that runs in one process, even inside an allocation for many."""
+    from lockstep.observe.log import configure_logging, parse_level
+    from lockstep.parallel.launchers import alone
+    from lockstep.parallel.solo import SoloGroup
+
+    context = alone.detect({})
+    path = Path(args.log_path) if args.log_path else None
+    records = configure_logging(parse_level(args.log_level), path, "master", context, SoloGroup(context))
+    try:
+        yield
+    finally:
+        records.close()
+
+
+def whole_number(text: str) -> int:
+    """For argparse: 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more, not {text!r}")
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    """For argparse: a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, not {text!r}")
+    return number

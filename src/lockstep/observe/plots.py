@@ -1,0 +1,196 @@
+"""Learning curves as a picture: errors of one or more runs over their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.errors import UserError
+from lockstep.files import written_whole
+from lockstep.training.lcurve import read_lcurve
+
+_PANELS = {
+    "e": ("Energy", "eV/atom"),
+    "f": ("Force", "eV/Å"),
+    "v": ("Virial", "eV/atom"),
+    "ae": ("Atomic energy", "eV"),
+    "pf": ("Weighted force", "eV/Å"),
+}
+_KINDS = ("rmse", "mae")
+_FORMATS = (".png", ".svg", ".pdf")
+# Okabe and Ito's colours, which colour-blind readers can tell apart; the palest left out.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_BINS = 100
+_INK, _GRID = "#333333", "#e4e4e4"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One learning curve and its name in the legend."""
+
+    name: str
+    columns: dict[str, NDArray]
+
+    def errors(self, panel: str, source: str) -> NDArray | None:
+        """The errors of a panel on `trn` or `val` data; None where the run has none that are finite."""
+        for kind in _KINDS:
+            values = self.columns.get(f"{kind}_{panel}_{source}")
+            if values is not None and np.isfinite(values).any() and (values > 0).any():
+                return values
+        return None
+
+    @property
+    def kind(self) -> str:
+        return "MAE" if any(name.startswith("mae") for name in self.columns) else "RMSE"
+
+
+def plot_learning_curves(paths: Sequence[str], output: str, linear: bool = False) -> None:
+    """Draw the curves into one picture; the file appears whole or not at all."""
+    target = Path(output)
+    if target.suffix.lower() not in _FORMATS:
+        raise UserError(
+            "unknown kind of picture", where="--output", value=output, remedy=f"end the name in {', '.join(_FORMATS)}"
+        )
+    runs = read_runs(paths)
+    with written_whole(target) as temporary:
+        figure = draw(runs, linear)
+        figure.savefig(temporary, format=target.suffix[1:].lower(), dpi=160)
+
+
+def read_runs(paths: Sequence[str]) -> list[Run]:
+    """The runs behind files or folders, under the shortest names that tell them apart."""
+    files = [Path(path) / "lcurve.out" if Path(path).is_dir() else Path(path) for path in paths]
+    runs = [Run(name, read_lcurve(file)) for name, file in zip(_names(files), files, strict=True)]
+    for run, file in zip(runs, files, strict=True):
+        if not len(run.columns["step"]):
+            raise UserError("the learning curve has no rows yet", where=str(file), remedy="let the run begin first")
+    return runs
+
+
+def draw(runs: Sequence[Run], linear: bool = False) -> Any:
+    """A figure with one panel for each kind of error that any of the runs has."""
+    pyplot = _pyplot()
+    panels = [name for name in _PANELS if any(run.errors(name, s) is not None for run in runs for s in ("trn", "val"))]
+    if not panels:
+        raise UserError("the learning curves hold no errors that could be drawn")
+    with pyplot.rc_context(_STYLE):
+        figure, axes = pyplot.subplots(
+            1, len(panels), figsize=(0.7 + 4.3 * len(panels), 3.9), squeeze=False, layout="constrained"
+        )
+        for axis, panel in zip(axes[0], panels, strict=True):
+            _draw_panel(axis, panel, runs, linear)
+        _legend(figure, axes[0][0], runs)
+        return figure
+
+
+def smooth(steps: NDArray, values: NDArray, linear: bool) -> tuple[NDArray, NDArray]:
+    """Geometric means over stretches of equal width on the axis: the trend behind the noise of single batches."""
+    good = np.isfinite(values) & (values > 0) & (steps > 0)
+    steps, values = steps[good], values[good]
+    if len(steps) <= 2 * _BINS:
+        return steps, values
+    place = steps.astype(np.float64) if linear else np.log(steps)
+    width = (place[-1] - place[0]) / _BINS or 1.0
+    _, group = np.unique(((place - place[0]) / width).astype(np.int64), return_inverse=True)
+    count = np.bincount(group)
+    x = np.bincount(group, place) / count
+    return x if linear else np.exp(x), np.exp(np.bincount(group, np.log(values)) / count)
+
+
+def _draw_panel(axis: Any, panel: str, runs: Sequence[Run], linear: bool) -> None:
+    title, unit = _PANELS[panel]
+    for number, run in enumerate(runs):
+        colour = _COLOURS[number % len(_COLOURS)]
+        steps = run.columns["step"]
+        for source, style in (("trn", "dashed"), ("val", "solid")):
+            values = run.errors(panel, source)
+            if values is None:
+                continue
+            x, y = smooth(steps, values, linear)
+            if len(x) < len(steps):
+                axis.plot(steps, values, color=colour, linewidth=0.6, alpha=0.16, zorder=1)
+            front = 3 if source == "val" else 2
+            axis.plot(x, y, color=colour, linewidth=1.7, linestyle=style, zorder=front)
+    axis.set_xscale("linear" if linear else "log")
+    axis.set_yscale("log")
+    axis.set_xlabel("Training step")
+    kinds = " / ".join(dict.fromkeys(run.kind for run in runs))
+    axis.set_ylabel(f"{title} {kinds} ({unit})")
+    axis.set_title(title, loc="left", fontweight="bold")
+    _ticks(axis, linear)
+
+
+def _ticks(axis: Any, linear: bool) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_ylim()
+    # Within a decade or two there are too few powers of ten to read values off.
+    narrow = high / low < 100
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    if linear:
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def _legend(figure: Any, axis: Any, runs: Sequence[Run]) -> None:
+    from matplotlib.lines import Line2D
+
+    sources = {"val": ("validation", "solid"), "trn": ("training", "dashed")}
+    shown = [s for s in sources if any(run.errors(p, s) is not None for run in runs for p in _PANELS)]
+    handles = [Line2D([], [], color=_COLOURS[n % len(_COLOURS)], linewidth=2, label=r.name) for n, r in enumerate(runs)]
+    handles = handles if len(runs) > 1 else []
+    colour = _COLOURS[0] if len(runs) == 1 else "#777777"
+    handles += [
+        Line2D([], [], color=colour, linestyle=sources[s][1], linewidth=1.7, label=sources[s][0]) for s in shown
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False)
+
+
+_STYLE = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "svg.fonttype": "none",
+}
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """The parts of the paths that differ; the whole path where the same file is given twice."""
+    parts = [file.absolute().parts for file in files]
+    shared = 0
+    while all(len(p) > shared + 1 and p[shared] == parts[0][shared] for p in parts):
+        shared += 1
+    names = [Path(*p[shared:]) for p in parts]
+    if all(name.name == "lcurve.out" and len(name.parts) > 1 for name in names):
+        names = [name.parent for name in names]
+    return [str(name) for name in names]
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise UserError(
+            "drawing needs matplotlib, which is not installed", remedy="pip install 'lockstep-dp[plot]'"
+        ) from error
+    # No window is opened, whatever display there is.
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
