@@ -16,6 +16,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,19 +71,31 @@ class LineHandler(logging.Handler):
         super().__init__()
         self._descriptor, self._owned = descriptor, owned
         self._lines = formatter.lines
+        self._put: Callable[[str], None] = self._to_descriptor
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             for line in self._lines(record):
-                _write(self._descriptor, line.encode(errors="replace") + b"\n")
+                self._put(line)
         except Exception:
             self.handleError(record)
+
+    def _to_descriptor(self, line: str) -> None:
+        _write(self._descriptor, line.encode(errors="replace") + b"\n")
 
     def close(self) -> None:
         super().close()
         if self._owned:
             self._owned = False
             os.close(self._descriptor)
+
+
+class ConsoleHandler(LineHandler):
+    """Lines for the console, which something else that draws there may ask for."""
+
+    def write_through(self, write: Callable[[str], None] | None) -> None:
+        """Hands lines to `write` from now on, such as to a progress bar that stays below them; None ends it."""
+        self._put = self._to_descriptor if write is None else write
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -131,7 +144,7 @@ class _Courier(logging.Handler):
 class Collector(logging.Handler):
     """Rank 0's handler for the records of all ranks: holds each for a moment, to write them in order of time."""
 
-    def __init__(self, console: LineHandler, file: logging.Handler | None) -> None:
+    def __init__(self, console: ConsoleHandler, file: logging.Handler | None) -> None:
         super().__init__()
         self._console, self._file = console, file
         self._heap: list[tuple[float, int, logging.LogRecord]] = []
@@ -139,6 +152,10 @@ class Collector(logging.Handler):
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lockstep log", daemon=True)
         self._thread.start()
+
+    def write_through(self, write: Callable[[str], None] | None) -> None:
+        """See `ConsoleHandler`."""
+        self._console.write_through(write)
 
     def receive(self, rank: int, message: dict[str, Any]) -> None:
         """A record from another rank."""
@@ -225,10 +242,10 @@ class Logging:
         for record in self._backlog.records:
             handler.handle(record)
 
-    def _console(self) -> LineHandler:
+    def _console(self) -> ConsoleHandler:
         rank = self._context.rank
         show_rank = self._mode != "master" or rank != 0
-        handler = LineHandler(self._console_fd, _Formatter(_CONSOLE, rank, show_rank))
+        handler = ConsoleHandler(self._console_fd, _Formatter(_CONSOLE, rank, show_rank))
         if rank != 0 and self._mode != "workers":
             handler.setLevel(logging.ERROR)
         return handler

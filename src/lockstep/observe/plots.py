@@ -25,7 +25,10 @@ _KINDS = ("rmse", "mae")
 _FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours, which colour-blind readers can tell apart; the palest left out.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_BINS = 100
+_POINTS = 100
+_BLUR = 0.015
+"""Standard deviation of the smoothing, as a part of the axis."""
+_DASHES = (0, (3.5, 1.5))
 _INK, _GRID = "#333333", "#e4e4e4"
 
 
@@ -84,22 +87,21 @@ def draw(runs: Sequence[Run], linear: bool = False) -> Any:
         )
         for axis, panel in zip(axes[0], panels, strict=True):
             _draw_panel(axis, panel, runs, linear)
-        _legend(figure, axes[0][0], runs)
+        _legend(figure, runs)
         return figure
 
 
 def smooth(steps: NDArray, values: NDArray, linear: bool) -> tuple[NDArray, NDArray]:
-    """Geometric means over stretches of equal width on the axis: the trend behind the noise of single batches."""
+    """The trend behind the noise of single batches: geometric means, weighted by nearness on the axis."""
     good = np.isfinite(values) & (values > 0) & (steps > 0)
     steps, values = steps[good], values[good]
-    if len(steps) <= 2 * _BINS:
+    if len(steps) <= 2 * _POINTS:
         return steps, values
     place = steps.astype(np.float64) if linear else np.log(steps)
-    width = (place[-1] - place[0]) / _BINS or 1.0
-    _, group = np.unique(((place - place[0]) / width).astype(np.int64), return_inverse=True)
-    count = np.bincount(group)
-    x = np.bincount(group, place) / count
-    return x if linear else np.exp(x), np.exp(np.bincount(group, np.log(values)) / count)
+    length = place[-1] - place[0]
+    chosen = np.unique(np.searchsorted(place, np.linspace(place[0], place[-1], _POINTS)).clip(max=len(place) - 1))
+    nearness = np.exp(-0.5 * ((place[chosen, None] - place) / (_BLUR * length)) ** 2)
+    return steps[chosen], np.exp(nearness @ np.log(values) / nearness.sum(axis=1))
 
 
 def _draw_panel(axis: Any, panel: str, runs: Sequence[Run], linear: bool) -> None:
@@ -107,7 +109,7 @@ def _draw_panel(axis: Any, panel: str, runs: Sequence[Run], linear: bool) -> Non
     for number, run in enumerate(runs):
         colour = _COLOURS[number % len(_COLOURS)]
         steps = run.columns["step"]
-        for source, style in (("trn", "dashed"), ("val", "solid")):
+        for source, style, width in (("trn", _DASHES, 1.2), ("val", "solid", 1.8)):
             values = run.errors(panel, source)
             if values is None:
                 continue
@@ -115,12 +117,13 @@ def _draw_panel(axis: Any, panel: str, runs: Sequence[Run], linear: bool) -> Non
             if len(x) < len(steps):
                 axis.plot(steps, values, color=colour, linewidth=0.6, alpha=0.16, zorder=1)
             front = 3 if source == "val" else 2
-            axis.plot(x, y, color=colour, linewidth=1.7, linestyle=style, zorder=front)
+            axis.plot(x, y, color=colour, linewidth=width, linestyle=style, zorder=front)
     axis.set_xscale("linear" if linear else "log")
     axis.set_yscale("log")
+    axis.margins(x=0.02)
     axis.set_xlabel("Training step")
     kinds = " / ".join(dict.fromkeys(run.kind for run in runs))
-    axis.set_ylabel(f"{title} {kinds} ({unit})")
+    axis.set_ylabel(f"{kinds} ({unit})")
     axis.set_title(title, loc="left", fontweight="bold")
     _ticks(axis, linear)
 
@@ -138,10 +141,10 @@ def _ticks(axis: Any, linear: bool) -> None:
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-def _legend(figure: Any, axis: Any, runs: Sequence[Run]) -> None:
+def _legend(figure: Any, runs: Sequence[Run]) -> None:
     from matplotlib.lines import Line2D
 
-    sources = {"val": ("validation", "solid"), "trn": ("training", "dashed")}
+    sources: dict[str, tuple[str, Any]] = {"val": ("validation", "solid"), "trn": ("training", _DASHES)}
     shown = [s for s in sources if any(run.errors(p, s) is not None for run in runs for p in _PANELS)]
     handles = [Line2D([], [], color=_COLOURS[n % len(_COLOURS)], linewidth=2, label=r.name) for n, r in enumerate(runs)]
     handles = handles if len(runs) > 1 else []
