@@ -82,7 +82,8 @@ def _train(args: argparse.Namespace, context: WorkerContext, records: Logging) -
     from lockstep.parallel.faults import guarded
     from lockstep.parallel.opening import open_group, timeout_of
     from lockstep.parallel.summary import training_summary
-    from lockstep.training.session import Options, train
+    from lockstep.training.session import train
+    from lockstep.training.starting import Options
 
     device = device_type(os.environ, len(visible_gpus()))
     group = open_group(context, device, timeout_of(os.environ))

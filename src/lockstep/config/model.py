@@ -69,6 +69,16 @@ def _sel(value: Any) -> Any:
     return tuple(map(int, value))
 
 
+def _spectral(value: Any) -> Any:
+    if value in ("auto", "off"):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise wrong("expected 'auto', 'off', a number of intervals (8 to 512), or a tolerance below 1")
+    if value >= 1 and not (8 <= value <= 512 and value == int(value)):
+        raise wrong("a number of intervals is a whole number from 8 to 512")
+    return float(value)
+
+
 def _trainable(value: Any) -> Any:
     if isinstance(value, bool) or (isinstance(value, list | tuple) and all(isinstance(x, bool) for x in value)):
         return value
@@ -115,6 +125,10 @@ class SeE2AConfig(Section):
     """Number added to distances before dividing by them, against division by zero."""
     set_davg_zero: Flag = False
     """Take zero as the mean of the environment rows instead of the mean of the data."""
+    spectral: Annotated[Literal["auto", "off"] | float, BeforeValidator(_spectral)] = "auto"
+    """Expand the embedding nets in splines during training, which is faster and changes neither the weights nor the
+    exported model: `auto` (as finely as an error of 1e-6 asks for), `off` (always evaluate the nets for every
+    neighbour), a number of intervals, or another tolerance below 1."""
 
     def findings(self) -> Iterator[Finding]:
         """Yield radii in the wrong order and an axis wider than the embedding."""

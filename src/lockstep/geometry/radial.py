@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -64,3 +67,11 @@ def radial_terms(r: Tensor, cutoff: Cutoff) -> RadialTerms:
     angular = angular_over_r * r
     angular_slope = (dw * r + w * (cutoff.protection - r) * inverse) * inverse**2
     return RadialTerms(radial, radial_slope, angular, angular_slope, angular_over_r)
+
+
+def largest_radial(vector: NDArray, cutoff: Cutoff) -> float:
+    """The largest value of the radial function over some pairs: that of the closest one."""
+    if len(vector) == 0:
+        return 0.0
+    closest = np.sqrt(np.einsum("pc,pc->p", vector, vector).min())
+    return float(radial_terms(torch.tensor(closest, dtype=torch.float64), cutoff).radial)

@@ -97,12 +97,12 @@ class Potential(nn.Module):
         return self.row_mean.device
 
     def environment_builder(self) -> EnvironmentBuilder:
-        return EnvironmentBuilder(self.cutoff, self.scale, self.device)
+        return EnvironmentBuilder(self.cutoff, self.scale, self.device, self.network.descriptor.dtype)
 
     def forward(self, environment: Environment, parameters: Parameters | None = None) -> Prediction:
         per_centre = parameters.per_centre(environment) if parameters else None
         output = self.network(environment.features, per_centre)
-        force, virial = forces_and_virial(output.row_gradient, environment)
+        force, virial = forces_and_virial(output.gradient, environment)
         atoms = output.energy.new_zeros(environment.n_frames * environment.n_atoms)
         atom_energy = atoms.index_copy(0, environment.atom, output.energy)
         atom_energy = atom_energy.view(environment.n_frames, environment.n_atoms)

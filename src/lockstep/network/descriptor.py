@@ -1,4 +1,8 @@
-"""The `se_e2_a` descriptor over environment features: D = X^T X[:, :axis] with X = sum over slots of row^T N(radial)."""
+"""The `se_e2_a` descriptor: D = X^T X[:, :axis] with X = sum over slots of row^T N(radial).
+
+X comes from the features in one of two ways: from every neighbour's row by the exact net, or from the rows' moments
+by the net's expansion in splines. Everything after X is the same.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.config import SeE2AConfig
-from lockstep.geometry import Features
+from lockstep.geometry import Features, Moments, Rows
 from lockstep.network.mlp import MLP, embedding_net
 from lockstep.network.precision import torch_dtype
 
@@ -17,19 +21,27 @@ Embedded = tuple[Tensor, list[Tensor]]
 
 
 @dataclass(frozen=True)
-class DescriptorTape:
-    """What the forward pass leaves behind for `pull_back`.
+class RowTape:
+    """The exact nets' values and slopes, for each group of centres and each neighbour type."""
 
-    Attributes:
-        rows: the features' rows in the descriptor's precision.
-        moments: [C, 4, width] the matrices X.
-        embedded: for each group of centres and each neighbour type, the net's value and slopes.
-    """
-
-    features: Features
-    rows: Tensor
-    moments: Tensor
+    features: Rows
     embedded: list[list[Embedded]]
+
+
+@dataclass(frozen=True)
+class MomentTape:
+    """The nets' spline coefficients [ntypes * size, width], for each centre type that occurs."""
+
+    features: Moments
+    coefficients: list[tuple[slice, Tensor]]
+
+
+@dataclass(frozen=True)
+class DescriptorTape:
+    """What the forward pass leaves behind for `pull_back`; `x` is [C, 4, width]."""
+
+    x: Tensor
+    embedding: RowTape | MomentTape
 
 
 class SeE2A(nn.Module):
@@ -65,52 +77,82 @@ class SeE2A(nn.Module):
 
     def forward(self, features: Features) -> tuple[Tensor, DescriptorTape]:
         """Descriptors [C, width * axis] and the tape for `pull_back`."""
-        radial, rows = features.radial.to(self.dtype), features.rows.to(self.dtype)
-        moments, embedded = [], []
+        total, embedding = self._from_rows(features) if isinstance(features, Rows) else self._from_moments(features)
+        x = total / self.n_slots
+        descriptor = torch.bmm(x.transpose(1, 2), x[:, :, : self.axis]).flatten(1)
+        return descriptor, DescriptorTape(x, embedding)
+
+    def pull_back(self, tape: DescriptorTape, gradient: Tensor) -> Tensor:
+        """dE/d(features) from dE/d(descriptor): [C, S, 4] for rows, [C, 4, ntypes * size] for moments."""
+        gradient = gradient.view(-1, self.width, self.axis)
+        left = torch.bmm(tape.x[:, :, : self.axis], gradient.transpose(1, 2))
+        right = torch.bmm(tape.x, gradient)
+        x_gradient = torch.cat([left[:, :, : self.axis] + right, left[:, :, self.axis :]], dim=2) / self.n_slots
+        if isinstance(tape.embedding, RowTape):
+            return self._back_to_rows(tape.embedding, x_gradient)
+        return self._back_to_moments(tape.embedding, x_gradient)
+
+    def _from_rows(self, features: Rows) -> tuple[Tensor, RowTape]:
+        totals, embedded = [], []
         for centre_type, centres in self._centre_groups(features):
             blocks = []
-            total = rows.new_zeros(centres.stop - centres.start, 4, self.width)
+            total = features.rows.new_zeros(centres.stop - centres.start, 4, self.width)
             for neighbour_type, slots in enumerate(features.slot_blocks):
-                block = rows[centres, slots]
-                value, slopes = self.net(centre_type, neighbour_type)(radial[centres, slots].reshape(-1, 1))
+                block = features.rows[centres, slots]
+                radial = features.radial[centres, slots].reshape(-1, 1)
+                value, slopes = self.net(centre_type, neighbour_type)(radial)
                 value = value.view(*block.shape[:2], self.width)
                 total = torch.baddbmm(total, block.transpose(1, 2), value)
                 blocks.append((value, slopes))
-            moments.append(total / self.n_slots)
+            totals.append(total)
             embedded.append(blocks)
-        tape = DescriptorTape(features, rows, torch.cat(moments), embedded)
-        return self._contract(tape.moments), tape
+        return torch.cat(totals), RowTape(features, embedded)
 
-    def pull_back(self, tape: DescriptorTape, gradient: Tensor) -> Tensor:
-        """dE/d(rows) [C, S, 4] from dE/d(descriptor); the radial component's way through the nets is included."""
-        moments_gradient = self._pull_back_contract(tape.moments, gradient) / self.n_slots
-        groups = []
-        for (centre_type, centres), blocks in zip(
-            self._centre_groups(tape.features), tape.embedded, strict=True
-        ):
-            out = moments_gradient[centres]
+    def _back_to_rows(self, tape: RowTape, x_gradient: Tensor) -> Tensor:
+        features, groups = tape.features, []
+        for (centre_type, centres), blocks in zip(self._centre_groups(features), tape.embedded, strict=True):
+            out = x_gradient[centres]
             pieces = []
-            for neighbour_type, slots in enumerate(tape.features.slot_blocks):
+            for neighbour_type, slots in enumerate(features.slot_blocks):
                 value, slopes = blocks[neighbour_type]
                 direct = torch.bmm(value, out.transpose(1, 2))
-                value_gradient = torch.bmm(tape.rows[centres, slots], out).view(-1, self.width)
+                value_gradient = torch.bmm(features.rows[centres, slots], out).view(-1, self.width)
                 through_net = self.net(centre_type, neighbour_type).pull_back(slopes, value_gradient)
                 radial = direct[..., :1] + through_net.view(*value.shape[:2], 1)
                 pieces.append(torch.cat([radial, direct[..., 1:]], dim=-1))
             groups.append(torch.cat(pieces, dim=1))
         return torch.cat(groups)
 
-    def _contract(self, moments: Tensor) -> Tensor:
-        return torch.bmm(moments.transpose(1, 2), moments[:, :, : self.axis]).flatten(1)
-
-    def _pull_back_contract(self, moments: Tensor, gradient: Tensor) -> Tensor:
-        gradient = gradient.view(-1, self.width, self.axis)
-        left = torch.bmm(moments[:, :, : self.axis], gradient.transpose(1, 2))
-        right = torch.bmm(moments, gradient)
-        return torch.cat([left[:, :, : self.axis] + right, left[:, :, self.axis :]], dim=2)
-
-    def _centre_groups(self, features: Features) -> list[tuple[int, slice]]:
+    def _centre_groups(self, features: Rows) -> list[tuple[int, slice]]:
         """Centres that share their nets: everyone, or those of one type."""
         if self.type_one_side:
             return [(0, slice(0, features.rows.shape[0]))]
         return [(t, block) for t, block in enumerate(features.centre_blocks) if block.stop > block.start]
+
+    def _from_moments(self, features: Moments) -> tuple[Tensor, MomentTape]:
+        coefficients = self.coefficients(features)
+        blocks = [features.values[centres].flatten(0, 1) @ c for centres, c in coefficients]
+        return torch.cat(blocks).view(-1, 4, self.width), MomentTape(features, coefficients)
+
+    def _back_to_moments(self, tape: MomentTape, x_gradient: Tensor) -> Tensor:
+        blocks = [x_gradient[centres].flatten(0, 1) @ c.T for centres, c in tape.coefficients]
+        return torch.cat(blocks).view_as(tape.features.values)
+
+    def coefficients(self, features: Moments) -> list[tuple[slice, Tensor]]:
+        """For each centre type that occurs, its range and its nets' spline coefficients [ntypes * size, width].
+
+        In float64 whatever the precision: the fit at the ends of the interval amplifies rounding.
+        """
+        present = [(t, block) for t, block in enumerate(features.centre_blocks) if block.stop > block.start]
+        fit = torch.as_tensor(features.basis.fit, device=features.values.device)
+        nodes = features.node_radial[[t for t, _ in present]]
+        columns = []
+        for neighbour_type in range(self.ntypes):
+            if self.type_one_side:
+                value = self.net(0, neighbour_type).value(nodes.reshape(-1, 1))
+            else:
+                nets = [self.net(t, neighbour_type) for t, _ in present]
+                value = torch.cat([net.value(z.unsqueeze(1)) for net, z in zip(nets, nodes, strict=True)])
+            columns.append(fit @ value.view(len(present), -1, self.width))
+        stacked = torch.cat(columns, dim=1).to(self.dtype)
+        return [(block, c) for (_, block), c in zip(present, stacked, strict=True)]

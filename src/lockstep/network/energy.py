@@ -1,4 +1,4 @@
-"""Descriptor and fitting net as one: atomic energies and their gradient with respect to environment rows."""
+"""Descriptor and fitting net as one: atomic energies and their gradient with respect to environment features."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lockstep.network.fitting import EnergyFitting
 
 @dataclass(frozen=True)
 class NetworkOutput:
-    """Energies [C] of the centres in float64, and dE/d(rows) [C, S, 4]."""
+    """Energies [C] of the centres in float64, and dE/d(features)."""
 
     energy: Tensor
-    row_gradient: Tensor
+    gradient: Tensor
 
 
 class EnergyNetwork(nn.Module):
@@ -40,9 +40,9 @@ class EnergyNetwork(nn.Module):
         """Energies and their gradient, both by ordinary operations: a loss on either needs one backward pass."""
         descriptor, descriptor_tape = self.descriptor(features)
         energy, fitting_tape = self.fitting(descriptor, parameters, features.centre_blocks)
-        gradient = self.fitting.pull_back(fitting_tape).to(descriptor.dtype)
-        row_gradient = self.descriptor.pull_back(descriptor_tape, gradient)
-        return NetworkOutput(energy.to(torch.float64) + self._bias(features), row_gradient)
+        descriptor_gradient = self.fitting.pull_back(fitting_tape).to(descriptor.dtype)
+        gradient = self.descriptor.pull_back(descriptor_tape, descriptor_gradient)
+        return NetworkOutput(energy.to(torch.float64) + self._bias(features), gradient)
 
     def _bias(self, features: Features) -> Tensor:
         return torch.cat(

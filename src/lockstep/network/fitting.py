@@ -89,9 +89,7 @@ class EnergyFitting(nn.Module):
     def _vacuum_value(self, centre_type: int, inputs: Tensor) -> Tensor:
         if inputs.shape[1] == self.dim_descriptor:
             inputs = inputs[:1]
-        away = torch.cat(
-            [torch.zeros_like(inputs[:, : self.dim_descriptor]), inputs[:, self.dim_descriptor :]], 1
-        )
+        away = torch.cat([torch.zeros_like(inputs[:, : self.dim_descriptor]), inputs[:, self.dim_descriptor :]], 1)
         return self.net(centre_type)(away)[0]
 
     def _freeze(self, trainable: Sequence[bool]) -> None:

@@ -5,6 +5,7 @@ Both are ordinary differentiable operations: a loss on the gradient then needs o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -53,11 +54,21 @@ class Layer(nn.Module):
         slope = self.activation.slope(before, y)
         if self.idt is not None:
             y, slope = y * self.idt, slope * self.idt
+        return self._with_residual(y, x), slope
+
+    def _with_residual(self, y: Tensor, x: Tensor) -> Tensor:
         if self.residual and self.n_out == self.n_in:
-            y = y + x
-        elif self.residual and self.n_out == 2 * self.n_in:
-            y = y + torch.cat([x, x], dim=1)
-        return y, slope
+            return y + x
+        if self.residual and self.n_out == 2 * self.n_in:
+            return y + torch.cat([x, x], dim=1)
+        return y
+
+    def value(self, x: Tensor) -> Tensor:
+        """The layer's value alone, in the precision of `x`."""
+        y = self.activation.value(torch.addmm(self.bias.to(x.dtype), x, self.weight.to(x.dtype)))
+        if self.idt is not None:
+            y = y * self.idt.to(x.dtype)
+        return self._with_residual(y, x)
 
     def pull_back(self, slope: Tensor, gradient: Tensor) -> Tensor:
         """dE/dx from dE/dy."""
@@ -83,6 +94,13 @@ class MLP(nn.Module):
             x, slope = layer(x)
             slopes.append(slope)
         return x, slopes
+
+    def value(self, x: Tensor) -> Tensor:
+        """The net's value alone, in the precision of `x`."""
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            x = layer.value(x)
+        return x
 
     def pull_back(self, slopes: list[Tensor], gradient: Tensor) -> Tensor:
         """The gradient with respect to the input from that with respect to the output."""
@@ -135,7 +153,7 @@ def _hidden_layers(
             dtype=dtype,
             generator=generator,
         )
-        for n_in, n_out in zip(widths, widths[1:], strict=False)
+        for n_in, n_out in itertools.pairwise(widths)
     ]
 
 

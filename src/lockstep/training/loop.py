@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lockstep.parallel.gradients import GradientAverager
     from lockstep.parallel.group import Group
     from lockstep.training.outputs import Outputs
+    from lockstep.training.spectral import Spectral
 
 Samples = Iterator[tuple[MicroBatch, Sample]]
 
@@ -40,6 +41,7 @@ class Trainer:
     schedule: Schedule
     optimizer: torch.optim.Optimizer
     averager: GradientAverager
+    spectral: Spectral
     samples: Samples
     outputs: Outputs
     group: Group
@@ -54,6 +56,7 @@ class Trainer:
         for step in range(self.first_step, self.numb_steps):
             self.group.progress.step = step + 1
             metrics = self.step(step)
+            self.spectral.check(step + 1)
             self.outputs.show(step + 1, self.schedule.lr(step), metrics)
             self.outputs.save(step + 1)
         self.outputs.end()
@@ -75,12 +78,10 @@ class Trainer:
     def gradients(self, lr: float) -> Metrics:
         """Add the gradients of this rank's next micro-batch."""
         _, sample = next(self.samples)
-        terms = self.loss(self.predict(sample), sample.labels, lr, sample.real)
+        prediction = self.potential(sample.environment, sample.parameters)
+        terms = self.loss(prediction, sample.labels, lr, sample.real)
         terms.total.backward()
         return terms.metrics
-
-    def predict(self, sample: Sample):  # type: ignore[no-untyped-def]
-        return self.potential(sample.environment, sample.parameters)
 
 
 def refuse_nonfinite(metrics: Metrics, step: int) -> None:

@@ -16,8 +16,8 @@ from lockstep.training.loss import Metrics
 
 log = logging.getLogger(__name__)
 
-Snapshot = Callable[[int], tuple[dict[str, Tensor], dict[str, Any]]]
-"""From a step to what its checkpoint holds: tensors and JSON."""
+Snapshot = Callable[[int, Metrics | None], tuple[dict[str, Tensor], dict[str, Any]]]
+"""From a step and the error sums since the last display to what a checkpoint holds: tensors and JSON."""
 
 
 class Curve(Protocol):
@@ -104,7 +104,7 @@ class Outputs:
         self._save_freq, self._average = save_freq, average
         self._bar = bar or NullBar()
         self._numb_steps = 0
-        self.interval = interval
+        self._interval = interval
 
     def begin(self, step: int, numb_steps: int) -> None:
         self._numb_steps = numb_steps
@@ -118,10 +118,10 @@ class Outputs:
         self._bar.update(step)
         self._scalars.write(step, lr, metrics)
         if self._average:
-            metrics = self.interval = metrics if self.interval is None else self.interval + metrics
+            metrics = self._interval = metrics if self._interval is None else self._interval + metrics
         if not self._display.due(step):
             return
-        self.interval = None
+        self._interval = None
         began = time.perf_counter()
         valid = self._validate(self._display.turn(step), lr)
         self._display.tested(time.perf_counter() - began)
@@ -138,7 +138,7 @@ class Outputs:
         """Write a checkpoint where one is due."""
         if step % self._save_freq and step != self._numb_steps:
             return
-        path = self._store.save(step, *self._snapshot(step))
+        path = self._store.save(step, *self._snapshot(step, self._interval))
         if path is not None:
             log.info("Saved model to %s", path)
 

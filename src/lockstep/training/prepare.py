@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lockstep.data import MicroBatch
-from lockstep.geometry import Environment, PairCache
+from lockstep.geometry import Environment, PairCache, SplineBasis
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
 from lockstep.training.survey import cached_pairs
@@ -29,14 +30,20 @@ class Sample:
 
 
 class Preparer:
-    """Makes samples, on the potential's device. Weights play no part, so it can run ahead of the training."""
+    """Makes samples, on the potential's device. Weights play no part, so it can run ahead of the training.
 
-    def __init__(self, potential: Potential, cache: PairCache) -> None:
+    Args:
+        basis: from a micro-batch's number to the basis its moments are taken over, or None for rows.
+    """
+
+    def __init__(
+        self, potential: Potential, cache: PairCache, basis: Callable[[int], SplineBasis | None] = lambda number: None
+    ) -> None:
         self._builder = potential.environment_builder()
         self._cutoff = potential.cutoff
         self._cache = cache
+        self._basis = basis
         self._device = potential.device
-        # A thread's numpy and torch must not fight the training step for its cores.
         self._fitting = potential.config.fitting_net
 
     def __call__(self, batch: MicroBatch) -> Sample:
@@ -44,7 +51,7 @@ class Preparer:
         labels = {name: torch.from_numpy(value).to(self._device) for name, value in batch.labels.items()}
         padded = (batch.types < 0).any()
         return Sample(
-            environment=self._builder.build(pairs, batch.types),
+            environment=self._builder.build(pairs, batch.types, self._basis(batch.number)),
             labels=labels,
             parameters=Parameters(
                 labels.get("fparam") if self._fitting.numb_fparam else None,

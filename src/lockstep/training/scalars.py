@@ -21,7 +21,7 @@ class TensorBoard:
                 value=True,
                 remedy="pip install 'lockstep-dp[tensorboard]', or set training.tensorboard to false",
             ) from error
-        self._writer: Any = SummaryWriter(folder, purge_step=purge_step)  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(folder, purge_step=purge_step)
         self._frequency = frequency
 
     def write(self, step: int, lr: float, metrics: Metrics) -> None:

@@ -197,8 +197,10 @@ class _Wiring:
     def _outputs(self, loss: EnergyLoss, optimizer: Any) -> Outputs:
         training = self.config.training
         checkpoint = self.start.checkpoint
+        curve = self._curve(loss)
+        self.stack.callback(curve.close)
         return Outputs(
-            curve=self.stack.enter_context(self._curve(loss)),
+            curve=curve,
             store=self._store(),
             scalars=self._scalars(),
             display=Display(training.disp_freq, training.time_training),

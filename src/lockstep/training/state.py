@@ -17,12 +17,10 @@ from lockstep.training.checkpoint import Checkpoint, compare_configs
 from lockstep.training.loss import Metrics
 from lockstep.training.optimizer import load_optimizer_tensors, optimizer_tensors
 
-_NOT_OF_THE_MODEL = ("seed", "trainable", "data_stat_nbatch", "data_stat_protect", "rcond")
+_NOT_OF_THE_MODEL = ("seed", "trainable", "data_stat_nbatch", "data_stat_protect", "rcond", "spectral")
 
 
-def run_tensors(
-    potential: Potential, optimizer: torch.optim.Optimizer, interval: Metrics | None
-) -> dict[str, Tensor]:
+def run_tensors(potential: Potential, optimizer: torch.optim.Optimizer, interval: Metrics | None) -> dict[str, Tensor]:
     """Weights, constants and optimizer state, by dotted name."""
     tensors = {f"model.{name}": tensor for name, tensor in potential.state_dict().items()}
     tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer_tensors(optimizer).items()}
@@ -31,10 +29,10 @@ def run_tensors(
     return tensors
 
 
-def run_info(config: Input, stream: Mapping[str, Any]) -> dict[str, Any]:
+def run_info(config: Input, stream: Mapping[str, Any], spectral: Mapping[str, Any]) -> dict[str, Any]:
     """All else that a run needs to go on, as JSON."""
     versions = {"lockstep": __version__, "torch": torch.__version__}
-    return {"input": config.dump(), "stream": dict(stream), "versions": versions}
+    return {"input": config.dump(), "stream": dict(stream), "spectral": dict(spectral), "versions": versions}
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:

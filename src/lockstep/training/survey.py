@@ -113,9 +113,7 @@ def run_survey(
 def cached_pairs(cache: PairCache, batch: MicroBatch, frame: int, cutoff: Cutoff) -> Pairs:
     """The pairs of one frame of a micro-batch, from the cache if it has them."""
     cell = None if batch.cell is None else batch.cell[frame]
-    return cache.get(
-        int(batch.frames[frame]), lambda: find_pairs(batch.coord[frame], cell, batch.types[frame], cutoff)
-    )
+    return cache.get(int(batch.frames[frame]), lambda: find_pairs(batch.coord[frame], cell, batch.types[frame], cutoff))
 
 
 def unlimited_cutoff(config: ModelConfig) -> Cutoff:
@@ -130,12 +128,12 @@ def unlimited_cutoff(config: ModelConfig) -> Cutoff:
     )
 
 
-def settle_sel(config: ModelConfig, max_count: NDArray) -> ModelConfig:
+def settle_sel(config: ModelConfig, max_count: NDArray, counted: bool) -> ModelConfig:
     """Replace `sel: auto` by numbers: the most neighbours found times the factor, rounded up to a multiple of four."""
     sel = config.descriptor.sel
     if not isinstance(sel, str):
         return config
-    if (max_count < 0).any():
+    if not counted:
         raise InputError(
             "counting neighbours was skipped, so there is nothing to take the numbers from",
             where="model.descriptor.sel",
@@ -203,4 +201,3 @@ def _chunks(plan: Plan, nbatch: int, all_frames: bool) -> Iterator[_Chunk]:
 
 def _mine(number: int, group: Group) -> bool:
     return number % group.size == group.rank
-

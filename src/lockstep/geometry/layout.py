@@ -1,0 +1,88 @@
+"""Where centres and pairs of a micro-batch go: centres in order of type, pairs in the order they were found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.geometry.pairs import Pairs
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The book-keeping of a micro-batch.
+
+    Attributes:
+        n_frames, n_atoms: the batch's shape, padding atoms included.
+        atom: [C] number of each centre among all atoms of the batch; centres are in order of type.
+        centre_type: [C] its type.
+        centre_blocks: for each centre type, its range of centres.
+        row_of_atom: [n_frames * n_atoms] which centre an atom is; padding atoms are none, and have no pairs.
+        counts, occupied: [n_frames * n_atoms, ntypes] as in `Pairs`, for all frames.
+        neighbour: [P] number of the neighbour among all atoms of the batch.
+        vector: [P, 3] from the centre to the neighbour.
+        frame_pairs: for each frame, its range of pairs.
+        dropped: neighbours that found no slot.
+    """
+
+    n_frames: int
+    n_atoms: int
+    atom: NDArray[np.int64]
+    centre_type: NDArray[np.int64]
+    centre_blocks: tuple[slice, ...]
+    row_of_atom: NDArray[np.int64]
+    counts: NDArray[np.int32]
+    occupied: NDArray[np.int32]
+    neighbour: NDArray[np.int64]
+    vector: NDArray[np.float64]
+    frame_pairs: tuple[slice, ...]
+    dropped: int
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pairs], types: NDArray) -> Layout:
+        """Lay out frames with the same number of atoms; `types` is [n_frames, n_atoms]."""
+        n_frames, n_atoms = types.shape
+        ntypes = pairs[0].counts.shape[1]
+        flat_types = types.ravel()
+        atom = np.argsort(flat_types, kind="stable")
+        bounds = np.searchsorted(flat_types[atom], np.arange(ntypes + 1))
+        atom = atom[bounds[0] :]
+        row_of_atom = np.zeros(len(flat_types), dtype=np.int64)
+        row_of_atom[atom] = np.arange(len(atom))
+        per_frame = np.array([len(p.neighbour) for p in pairs])
+        first_atom = np.repeat(np.arange(n_frames) * n_atoms, per_frame)
+        return cls(
+            n_frames=n_frames,
+            n_atoms=n_atoms,
+            atom=atom,
+            centre_type=flat_types[atom],
+            centre_blocks=ranges(np.diff(bounds)),
+            row_of_atom=row_of_atom,
+            counts=joined([p.counts for p in pairs]),
+            occupied=joined([p.occupied for p in pairs]),
+            neighbour=joined([p.neighbour for p in pairs]) + first_atom,
+            vector=joined([p.vector for p in pairs]),
+            frame_pairs=ranges(per_frame),
+            dropped=sum(p.dropped for p in pairs),
+        )
+
+    def pair_row(self) -> NDArray[np.int64]:
+        """[P] the centre of each pair."""
+        return np.repeat(self.row_of_atom, self.counts.sum(axis=1))
+
+    def pair_centre(self) -> NDArray[np.int64]:
+        """[P] the centre of each pair, by its number among all atoms of the batch."""
+        return np.repeat(np.arange(len(self.row_of_atom)), self.counts.sum(axis=1))
+
+
+def ranges(sizes: NDArray) -> tuple[slice, ...]:
+    """Consecutive ranges of the given sizes."""
+    ends = np.cumsum(sizes)
+    return tuple(slice(int(end - size), int(end)) for end, size in zip(ends, sizes, strict=True))
+
+
+def joined(arrays: Sequence[NDArray]) -> NDArray:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

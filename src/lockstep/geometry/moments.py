@@ -1,0 +1,240 @@
+"""Moments of environment rows over a spline basis: all that a network needs of a centre's neighbours.
+
+With an embedding net N(s) = sum_k b_k(s) C_k, the sum over slots of row^T N(s) is A C, where A = sum over slots of
+row^T b(s) has no weights in it. A is what this module computes, and the way from dE/dA back to forces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lockstep.geometry.basis import PIECES, S0, SLOPES, TOUCHED, SplineBasis
+from lockstep.geometry.layout import Layout
+from lockstep.geometry.radial import Cutoff, radial_terms
+from lockstep.geometry.scale import RowScale
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of the rows, centres grouped by type.
+
+    Attributes:
+        values: [C, 4, ntypes * size] a block of columns for each neighbour type.
+        basis: the splines.
+        node_radial: [ntypes, nodes] for each centre type the embedding net's input at the basis' nodes.
+        centre_blocks: for each centre type, the range of centres.
+    """
+
+    values: Tensor
+    basis: SplineBasis
+    node_radial: Tensor
+    centre_blocks: tuple[slice, ...]
+
+
+def build_moments(
+    layout: Layout,
+    cutoff: Cutoff,
+    scale: RowScale,
+    basis: SplineBasis,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Moments, MomentTranspose | PlainMomentTranspose]:
+    """Compute the moments of a micro-batch."""
+    pair, cell = _pair_columns(layout, cutoff, scale, basis, device)
+    kind = MomentTranspose if device.type == "cpu" and _kernels() is not None else PlainMomentTranspose
+    transpose = kind(layout, basis.size, pair.to(dtype), cell)
+    values = transpose.moments(dtype)
+    _add_empty_slots(values, layout, cutoff, scale, basis)
+    nodes = torch.as_tensor(basis.radial(basis.nodes), device=device)
+    node_radial = (nodes - scale.mean[:, None]) / scale.std_radial[:, None]
+    return Moments(values, basis, node_radial, layout.centre_blocks), transpose
+
+
+class MomentTranspose:
+    """From rows to moments, from dE/d(moments) to forces, and the adjoint of that: compiled loops over pairs."""
+
+    def __init__(self, layout: Layout, size: int, pair: Tensor, cell: Tensor) -> None:
+        self._layout = layout
+        self._pair, self._cell = pair.numpy(), cell.numpy()
+        self._shape = (len(layout.atom), 4, layout.counts.shape[1] * size)
+        dtype = self._pair.dtype
+        self._pieces, self._slopes = PIECES.astype(dtype), SLOPES.astype(dtype)
+
+    def moments(self, dtype: torch.dtype) -> Tensor:
+        """[C, 4, ntypes * size] without empty slots."""
+        result = torch.zeros(self._shape, dtype=dtype)
+        layout, kernels = self._layout, _required_kernels()
+        kernels.moments(self._pair, self._cell, layout.counts, layout.row_of_atom, self._pieces, result.numpy())
+        return result
+
+    def forces(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Forces [B, n, 3] and virials [B, 3, 3] of dE/d(moments)."""
+        layout = self._layout
+        force = torch.zeros(layout.n_frames * layout.n_atoms, 3, dtype=torch.float64)
+        virial = torch.zeros(layout.n_frames, 3, 3, dtype=torch.float64)
+        _required_kernels().forces(gradient.contiguous().numpy(), *self._arguments(), force.numpy(), virial.numpy())
+        return force.view(layout.n_frames, layout.n_atoms, 3), virial
+
+    def adjoint(self, force_bar: Tensor, virial_bar: Tensor, dtype: torch.dtype) -> Tensor:
+        """[C, 4, ntypes * size] what `forces` turns cotangents of forces and virials into."""
+        result = torch.zeros(self._shape, dtype=dtype)
+        force, virial = force_bar.reshape(-1, 3).contiguous(), virial_bar.contiguous()
+        _required_kernels().adjoint(force.numpy(), virial.numpy(), *self._arguments(), result.numpy())
+        return result
+
+    def _arguments(self) -> tuple[NDArray | int, ...]:
+        layout = self._layout
+        return (
+            self._pair,
+            self._cell,
+            layout.neighbour,
+            layout.counts,
+            layout.row_of_atom,
+            self._pieces,
+            self._slopes,
+            layout.n_atoms,
+        )
+
+
+class PlainMomentTranspose:
+    """The same three maps in plain tensor operations, for any device."""
+
+    def __init__(self, layout: Layout, size: int, pair: Tensor, cell: Tensor) -> None:
+        self._layout = layout
+        device = pair.device
+        self._shape = (len(layout.atom), 4, layout.counts.shape[1] * size)
+        self._offset, self._radial, self._angular, self._radial_slope = pair[:, :4].unbind(1)
+        self._turn, self._over_r, self._position_slope, self._distance = pair[:, 4:8].unbind(1)
+        self._unit = pair[:, 8:]
+        self._centre = torch.from_numpy(layout.pair_centre()).to(device)
+        self._neighbour = torch.from_numpy(np.ascontiguousarray(layout.neighbour)).to(device)
+        frame_sizes = [p.stop - p.start for p in layout.frame_pairs]
+        self._frame = torch.repeat_interleave(torch.tensor(frame_sizes)).to(device)
+        neighbour_type = np.repeat(
+            np.tile(np.arange(layout.counts.shape[1]), len(layout.counts)), layout.counts.ravel()
+        )
+        column = torch.from_numpy(neighbour_type * size).to(device) + cell
+        row = torch.from_numpy(layout.pair_row()).to(device) * 4
+        components = torch.arange(4, device=device)[None, :, None]
+        splines = torch.arange(TOUCHED, device=device)
+        self._index = (row[:, None, None] + components) * self._shape[2] + column[:, None, None] + splines
+
+    @cached_property
+    def _value(self) -> Tensor:
+        return self._evaluate(PIECES)
+
+    @cached_property
+    def _slope(self) -> Tensor:
+        return self._evaluate(SLOPES)
+
+    @cached_property
+    def _row(self) -> Tensor:
+        return torch.cat([self._radial.unsqueeze(1), self._angular.unsqueeze(1) * self._unit], dim=1)
+
+    def moments(self, dtype: torch.dtype) -> Tensor:
+        """[C, 4, ntypes * size] without empty slots."""
+        return self._scatter(self._row[:, :, None] * self._value[:, None, :], dtype)
+
+    def forces(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Forces [B, n, 3] and virials [B, 3, 3] of dE/d(moments)."""
+        layout = self._layout
+        g = gradient.reshape(-1)[self._index]
+        h, e = (g * self._value[:, None]).sum(-1), (g * self._slope[:, None]).sum(-1)
+        stretch = (
+            self._radial_slope * h[:, 0]
+            + self._position_slope * (self._row * e).sum(1)
+            + self._turn * (self._unit * h[:, 1:]).sum(1)
+        )
+        pair = (stretch[:, None] * self._unit + self._over_r[:, None] * h[:, 1:]).to(torch.float64)
+        force = torch.zeros(layout.n_frames * layout.n_atoms, 3, dtype=torch.float64, device=pair.device)
+        force.index_add_(0, self._centre, pair).index_add_(0, self._neighbour, pair, alpha=-1.0)
+        outer = pair[:, :, None] * (self._unit * self._distance[:, None])[:, None, :]
+        virial = torch.zeros(layout.n_frames, 3, 3, dtype=torch.float64, device=pair.device)
+        virial.index_add_(0, self._frame, outer.to(torch.float64), alpha=-1.0)
+        return force.view(layout.n_frames, layout.n_atoms, 3), virial
+
+    def adjoint(self, force_bar: Tensor, virial_bar: Tensor, dtype: torch.dtype) -> Tensor:
+        """[C, 4, ntypes * size] what `forces` turns cotangents of forces and virials into."""
+        flat = force_bar.reshape(-1, 3)
+        vector = (self._unit * self._distance[:, None]).to(torch.float64)
+        bar = flat[self._centre] - flat[self._neighbour]
+        bar = (bar - torch.einsum("pab,pb->pa", virial_bar[self._frame], vector)).to(self._unit.dtype)
+        along = (self._unit * bar).sum(1)
+        angular = (self._turn * along)[:, None] * self._unit + self._over_r[:, None] * bar
+        h = torch.cat([(self._radial_slope * along).unsqueeze(1), angular], dim=1)
+        e = (self._position_slope * along)[:, None] * self._row
+        return self._scatter(h[:, :, None] * self._value[:, None, :] + e[:, :, None] * self._slope[:, None, :], dtype)
+
+    def _evaluate(self, pieces: NDArray) -> Tensor:
+        table = torch.as_tensor(pieces, dtype=self._offset.dtype, device=self._offset.device)
+        powers = self._offset[:, None] ** torch.arange(len(pieces), device=self._offset.device)
+        return powers @ table
+
+    def _scatter(self, parts: Tensor, dtype: torch.dtype) -> Tensor:
+        result = torch.zeros(self._shape, dtype=dtype, device=parts.device)
+        result.view(-1).index_add_(0, self._index.reshape(-1), parts.reshape(-1).to(dtype))
+        return result
+
+
+def _pair_columns(
+    layout: Layout, cutoff: Cutoff, scale: RowScale, basis: SplineBasis, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The columns that `kernels` describes, in float64, and the interval of each pair."""
+    vector = torch.from_numpy(np.ascontiguousarray(layout.vector)).to(device, torch.float64)
+    distance = torch.linalg.vector_norm(vector, dim=1)
+    terms = radial_terms(distance, cutoff)
+    pair_type = torch.from_numpy(layout.centre_type[layout.pair_row()]).to(device)
+    inverse_radial, inverse_angular = 1.0 / scale.std_radial[pair_type], 1.0 / scale.std_angular[pair_type]
+    stretched = terms.radial / S0
+    position = torch.asinh(stretched) * basis.per_unit
+    position_slope = terms.radial_slope * torch.rsqrt(1.0 + stretched**2) * (basis.per_unit / S0)
+    cell = position.to(torch.int64).clamp_(max=basis.intervals - 1)
+    pair = torch.stack(
+        [
+            position - cell,
+            (terms.radial - scale.mean[pair_type]) * inverse_radial,
+            terms.angular * inverse_angular,
+            terms.radial_slope * inverse_radial,
+            (terms.angular_slope - terms.angular_over_r) * inverse_angular,
+            terms.angular_over_r * inverse_angular,
+            position_slope,
+            distance,
+            *(vector / distance.unsqueeze(1)).unbind(1),
+        ],
+        dim=1,
+    )
+    return pair, cell
+
+
+def _add_empty_slots(values: Tensor, layout: Layout, cutoff: Cutoff, scale: RowScale, basis: SplineBasis) -> None:
+    """Empty slots lie at s = 0 and have a radial component only: minus mean over spread."""
+    if not scale.mean.any():
+        return
+    n_empty = torch.from_numpy(np.asarray(cutoff.sel) - layout.occupied[layout.atom]).to(values)
+    row = scale.empty[torch.from_numpy(np.ascontiguousarray(layout.centre_type)).to(values.device)].to(values)
+    at_zero = torch.as_tensor(PIECES[0]).to(values)
+    for t in range(n_empty.shape[1]):
+        start = t * basis.size
+        values[:, 0, start : start + TOUCHED] += (n_empty[:, t] * row)[:, None] * at_zero
+
+
+def _kernels() -> ModuleType | None:
+    """The compiled loops, or None where numba is missing."""
+    try:
+        from lockstep.geometry import kernels
+    except ImportError:
+        return None
+    return kernels
+
+
+def _required_kernels() -> ModuleType:
+    kernels = _kernels()
+    assert kernels is not None
+    return kernels

@@ -1,0 +1,148 @@
+"""Keeps the spline expansion of the embedding nets as fine as the nets need it.
+
+The expansion is an acceleration, not another model: the weights stay those of the nets, and exported models are
+exact. Nets sharpen as they learn, so its error is measured every few steps, and the basis refined before it matters.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lockstep.geometry import SplineBasis
+from lockstep.geometry.basis import S0
+from lockstep.model import Potential
+from lockstep.network.mlp import MLP
+
+log = logging.getLogger(__name__)
+
+LADDER = (24, 32, 48, 64, 96, 128, 192)
+"""Numbers of intervals to choose from; beyond the last the exact net is cheaper."""
+TOLERANCE = 1e-6
+"""Largest error of a net's value, and of its slope by the stretched variable, that is let stand."""
+CHECK_EVERY = 50
+"""Steps between two looks at the error."""
+LOOKAHEAD = 64
+"""Micro-batches of each rank after which a new basis is used: more than any loader has prepared ahead."""
+
+
+class Spectral:
+    """Which basis each micro-batch of the stream is expanded in.
+
+    A change takes effect at a fixed place in the stream, never "from now on": loader threads run ahead by an
+    accidental number of micro-batches, and two runs must still do the same.
+
+    Args:
+        setting: `auto`, `off`, a number of intervals, or a tolerance below one, as in the input file.
+        s_max: largest value of the radial function that the data have, with a margin.
+        position: from a step to how far the stream is after it, the same on all ranks.
+        ranks: how many ranks share the stream.
+        state: what `state_dict` gave, to go on from a checkpoint.
+
+    Attributes:
+        current: the basis of the stream's present position, for data outside of the stream.
+    """
+
+    def __init__(
+        self,
+        potential: Potential,
+        setting: str | float,
+        s_max: float,
+        position: Callable[[int], int],
+        ranks: int,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._potential, self._position, self._ranks = potential, position, ranks
+        self._fixed = setting == "off" or (not isinstance(setting, str) and setting >= 1)
+        self._tolerance = float(setting) if not isinstance(setting, str) and setting < 1 else TOLERANCE
+        self._s_max = float(state["s_max"]) if state else s_max
+        self._starts: list[int] = list(state["starts"]) if state else [0]
+        self._bases: dict[int, SplineBasis] = {}
+        self._intervals: list[int] = list(state["intervals"]) if state else [self._first(setting)]
+        self.current = self.basis(0)
+
+    def basis(self, number: int) -> SplineBasis | None:
+        """The basis of micro-batch `number`; None for the exact nets."""
+        return self._basis(self._intervals[bisect_right(self._starts, number) - 1])
+
+    def check(self, step: int) -> None:
+        """Refine the basis if the nets after `step` need it."""
+        position = self._position(step)
+        self.current = self.basis(position)
+        newest = self._intervals[-1]
+        if self._fixed or not newest or step % CHECK_EVERY:
+            return
+        error = expansion_error(self._potential, self._required(newest))
+        # Refined early: until the change takes effect the nets go on sharpening.
+        if error <= self._tolerance / 4:
+            return
+        chosen = self._choose(start=newest)
+        self._starts.append(position + LOOKAHEAD * self._ranks)
+        self._intervals.append(chosen)
+        log.info("spectral embedding: error %.1e at step %d, now %s", error, step, _describe(chosen))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"version": 1, "s_max": self._s_max, "starts": self._starts, "intervals": self._intervals}
+
+    def describe(self) -> str:
+        """The newest choice in words."""
+        return _describe(self._intervals[-1])
+
+    def _first(self, setting: str | float) -> int:
+        if setting == "off":
+            return 0
+        if not isinstance(setting, str) and setting >= 1:
+            return int(setting)
+        return self._choose(start=0)
+
+    def _choose(self, start: int) -> int:
+        """The smallest basis, not coarser than `start`, whose error is small enough; 0 when none is."""
+        for intervals in LADDER:
+            if intervals > start and expansion_error(self._potential, self._required(intervals)) <= self._tolerance / 8:
+                return intervals
+        return 0
+
+    def _basis(self, intervals: int) -> SplineBasis | None:
+        return self._required(intervals) if intervals else None
+
+    def _required(self, intervals: int) -> SplineBasis:
+        if intervals not in self._bases:
+            self._bases[intervals] = SplineBasis(intervals, self._s_max)
+        return self._bases[intervals]
+
+
+@torch.no_grad()
+def expansion_error(potential: Potential, basis: SplineBasis) -> float:
+    """The largest error of any embedding net's value or slope, half-way between the nodes."""
+    scale, descriptor = potential.scale, potential.network.descriptor
+    fit, value_at = torch.as_tensor(basis.fit), torch.as_tensor(basis.values(basis.between))
+    slope_at = torch.as_tensor(basis.values(basis.between, slope=True))
+    nodes, between = (torch.as_tensor(basis.radial(x)) for x in (basis.nodes, basis.between))
+    radial_slope = torch.as_tensor(np.sqrt(np.square(basis.radial(basis.between)) + S0**2)) / basis.per_unit
+    worst = 0.0
+    for t, (mean, std) in enumerate(zip(scale.mean.cpu(), scale.std_radial.cpu(), strict=True)):
+        for neighbour_type in range(descriptor.ntypes):
+            net = descriptor.net(t, neighbour_type)
+            coefficients = fit @ _value_and_slope(net, (nodes - mean) / std)[0]
+            value, slope = _value_and_slope(net, (between - mean) / std)
+            slope = slope * (radial_slope / std)[:, None]
+            value_error = (value_at @ coefficients - value).abs().max()
+            slope_error = (slope_at @ coefficients - slope).abs().max() * basis.per_unit
+            worst = max(worst, float(value_error), float(slope_error))
+    return worst if np.isfinite(worst) else float("inf")
+
+
+def _value_and_slope(net: MLP, z: Tensor) -> tuple[Tensor, Tensor]:
+    column = z.unsqueeze(1).to(next(net.parameters()).device)
+    result = torch.func.jvp(net.value, (column,), (torch.ones_like(column),))
+    return result[0].cpu(), result[1].cpu()
+
+
+def _describe(intervals: int) -> str:
+    return f"{intervals} intervals" if intervals else "the exact nets"
