@@ -23,9 +23,9 @@ def pair_rows(protection: float = 0.0) -> np.ndarray:
     pairs = find_pairs(coord, None, types, cutoff)
     environment = EnvironmentBuilder(cutoff, scale()).build([pairs], types[None])
     features = environment.features
-    row = features.rows.view(-1, 4)[environment.slot[0]]
-    assert features.radial.view(-1)[environment.slot[0]] == row[0]
-    return row.numpy()
+    (slot,) = torch.nonzero(features.rows[0, :, 1:].any(dim=1))[0]
+    assert features.radial[0, slot] == features.rows[0, slot, 0]
+    return features.rows[0, slot].numpy()
 
 
 def by_hand(protection: float) -> np.ndarray:

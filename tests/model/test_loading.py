@@ -47,6 +47,11 @@ def test_a_dp_file_under_another_name(potential: Potential) -> None:
     assert same(load_potential("frozen"), potential)
 
 
+def test_a_dp_file_without_its_suffix(potential: Potential) -> None:
+    save_dp(potential, "model.dp")
+    assert same(load_potential("model"), potential)
+
+
 def test_a_checkpoint_by_file_prefix_and_folder(potential: Potential) -> None:
     path = save_checkpoint(potential, 10)
     for name in (path, "model.ckpt", "model.ckpt-10", "."):
@@ -72,3 +77,11 @@ def test_a_file_of_another_kind_is_refused() -> None:
     Path("model").write_text("hello")
     with pytest.raises(CheckpointError, match="model"):
         load_potential("model")
+
+
+@pytest.mark.usefixtures("potential")
+def test_a_model_of_another_backend_is_refused_with_the_way_to_convert_it() -> None:
+    Path("graph.pb").write_bytes(b"TensorFlow")
+    with pytest.raises(CheckpointError) as caught:
+        load_potential("graph.pb")
+    assert "convert-backend graph.pb graph.dp" in caught.value.remedy

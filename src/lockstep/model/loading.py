@@ -19,8 +19,7 @@ def load_potential(path: str | Path) -> Potential:
     from lockstep.interop.exchange import is_exchange_file
 
     path = Path(path)
-    model = path.with_name(path.name + _SUFFIX)
-    if not path.exists() and model.is_file():
+    if not path.exists() and (model := path.with_name(path.name + _SUFFIX)).is_file():
         path = model
     if is_exchange_file(path) or path.suffix == _SUFFIX:
         from lockstep.interop.deepmd import load_dp
