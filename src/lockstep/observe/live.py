@@ -113,6 +113,7 @@ def make_bar(visible: bool) -> Bar | NullBar:
 def _make_progress(unit: str) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+    from rich.table import Column
     from rich.text import Text
 
     class Visible(Console):
@@ -133,8 +134,8 @@ def _make_progress(unit: str) -> Progress:
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        Speed(),
-        Left(),
+        Speed(Column(no_wrap=True)),
+        Left(Column(no_wrap=True)),
         TextColumn("{task.fields[note]}"),
         console=Visible(stderr=True, highlight=False),
         refresh_per_second=4,

@@ -17,7 +17,7 @@ from lockstep.data import DataSet, DpLoaderSet, Plan, Stream, make_plan, steps_f
 from lockstep.files import write_text
 from lockstep.geometry import PairCache
 from lockstep.geometry.cache import default_budget
-from lockstep.observe.live import make_bar
+from lockstep.observe.live import Bar, NullBar, make_bar
 from lockstep.parallel.agreement import check_same_weights, share_weights
 from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
@@ -209,8 +209,14 @@ class _Wiring:
             save_freq=training.save_freq,
             average=training.disp_avg,
             interval=None if checkpoint is None else restore_interval(checkpoint, loss.names),
-            bar=make_bar(self.writes),
+            bar=self._bar(),
         )
+
+    def _bar(self) -> Bar | NullBar:
+        bar = make_bar(self.writes)
+        # Whatever ends the run, its messages must find the terminal as it was.
+        self.stack.callback(bar.end)
+        return bar
 
     def _curve(self, loss: EnergyLoss) -> LearningCurve | NullCurve:
         if not (self.writes and self.config.training.disp_training):
