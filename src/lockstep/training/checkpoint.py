@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from lockstep.errors import CheckpointError
-from lockstep.training.atomic import describe_failure, link_atomically, remove_leftovers, write_atomically
+from lockstep.files import describe_failure, link_atomically, remove_leftovers, write_atomically
 
 log = logging.getLogger(__name__)
 

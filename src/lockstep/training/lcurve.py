@@ -12,7 +12,7 @@ from typing import TextIO
 import numpy as np
 
 from lockstep.errors import UserError
-from lockstep.training.atomic import describe_failure, write_atomically
+from lockstep.files import describe_failure, write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from lockstep.errors import UserError
-from lockstep.training.atomic import describe_failure
+from lockstep.files import describe_failure
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
