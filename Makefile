@@ -1,0 +1,79 @@
+# Needs Python 3.11 or later, git and make; everything else goes into .venv and .venv-deepmd, nothing anywhere else.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+
+VENV := .venv
+PEER := .venv-deepmd
+BIN := $(CURDIR)/$(VENV)/bin
+DEMO := runs/demo
+WATER := $(CURDIR)/examples/water
+DEEPMD_KIT := deepmd-kit==3.2.0
+
+SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
+	"$$p" -c '$(SUITABLE)' >/dev/null 2>&1 && echo "$$p" && break; done)
+PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+export PIP_ROOT_USER_ACTION := ignore
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+.PHONY: help demo test lint types bench docs clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 13
+
+demo: $(VENV)/.ready ## train on water for two minutes, then test, freeze and draw the model
+	@mkdir -p $(DEMO) && cd $(DEMO)
+	export PATH="$(BIN):$$PATH"
+	dp train $(WATER)/demo.json --log-path train.log
+	dp freeze --output model.dp
+	dp test --model model.dp --system $(WATER)/data/validation --detail-file detail
+	dp plot lcurve.out --output lcurve.png
+	echo
+	echo "All of it is in $(DEMO):"
+	echo "  lcurve.png, lcurve.out    the learning curve"
+	echo "  model.dp                  the model, for DeePMD-kit and ASE"
+	echo "  detail.*.out              predictions and labels of the validation system"
+	echo "  model.ckpt-*              checkpoints: dp train --restart goes on from the last one"
+	echo "  out.json, train.log       the input with all defaults, and the log"
+
+test: lint types $(PEER)/.ready ## format, lint, types and tests, in under ten minutes
+	@OMP_NUM_THREADS=1 LOCKSTEP_REQUIRE_PEER=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
+
+lint: $(VENV)/.ready ## ruff
+	@$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.ready ## mypy
+	@$(BIN)/mypy
+
+bench: $(VENV)/.ready ## start-up time, speed and memory of the water example
+	@$(BIN)/python benchmarks/startup.py
+
+docs: $(VENV)/.ready ## write docs/input.md anew from the configuration
+	@$(BIN)/dp doc-train-input > docs/input.md.new
+	mv docs/input.md.new docs/input.md
+
+clean: ## remove the venvs, run folders and caches
+	rm -rf .venv .venv-* runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+# setuptools first: the package is then built with the pinned one instead of whatever is newest.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): a few minutes the first time"
+	python="$(PYTHON)"
+	test -n "$$python" || { echo "no Python 3.11 or later with venv was found: make PYTHON=/path/to/python3" >&2; exit 1; }
+	test -x $(BIN)/python || "$$python" -m venv $(VENV)
+	$(BIN)/python $(PIP) setuptools torch
+	$(BIN)/python $(PIP) --no-build-isolation --editable '.[dev]'
+	touch $@
+
+# DeePMD-kit has a command named dp too, so it never shares a venv with this program.
+$(PEER)/.ready: constraints.txt | $(VENV)/.ready
+	@echo "Setting up $(PEER): DeePMD-kit, for the tests of interchange"
+	test -x $(PEER)/bin/python || $(BIN)/python -m venv $(PEER)
+	$(PEER)/bin/python $(PIP) '$(DEEPMD_KIT)'
+	touch $@
