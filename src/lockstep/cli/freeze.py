@@ -6,7 +6,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from lockstep.cli.options import add_log_options, logged
+from lockstep.cli.options import HelpFormatter, add_log_options, logged
 from lockstep.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
         help="turn a checkpoint into a model file",
         description="Write the model of a checkpoint in DeePMD-kit's exchange format, from which DeePMD-kit makes "
         "files for LAMMPS and other programs: dp convert-backend model.dp model.pth",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "-c",

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check_backend(name: str) -> None:
     if name not in ("pytorch", "pt"):
-        raise UserError("this backend is not there yet", where="--backend", value=name, remedy="use --pt, or none")
+        raise UserError("there is only pytorch: leave the option out", where="--backend", value=name)
 
 
 if __name__ == "__main__":

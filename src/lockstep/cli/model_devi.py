@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lockstep.cli.options import add_log_options, logged, positive_number, whole_number
+from lockstep.cli.options import HelpFormatter, add_log_options, checked_system, logged, positive_number, whole_number
 
 _MODELS = [f"graph.{number:03d}" for number in range(4)]
 
@@ -17,7 +17,7 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
         help="compare several models with each other",
         description="Evaluate several models on the same frames and write how far they disagree. Example: "
         "dp model-devi -m a.dp b.dp c.dp d.dp -s data -o model_devi.out",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "-m", "--models", nargs="+", default=_MODELS, metavar="MODEL", help=".dp models, checkpoints or their prefixes"
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         device = place_alone()
         potentials = [load_potential(name).to(device) for name in args.models]
         refuse_different_types(potentials, args.models)
-        dataset = open_data(args.system, potentials[0], REAL_LABELS if args.real_error else ())
+        dataset = open_data(checked_system(args.system), potentials[0], REAL_LABELS if args.real_error else ())
         measure = Measure(args.frequency, args.real_error, args.atomic, args.relative, args.relative_v)
         write_deviations(potentials, dataset, measure, Path(args.output))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 
-from lockstep.cli.options import add_log_options, logged, positive_number
+from lockstep.cli.options import HelpFormatter, add_log_options, checked_system, logged, positive_number
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
         help="count the neighbours in systems",
         description="Find the shortest distance between atoms, and the most neighbours of each type that any atom has "
         "within a cutoff: what `sel` must have room for. Example: dp neighbor-stat -s data -r 6.0 -t O H",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("-s", "--system", default=".", help="a system, or a folder that is searched for systems")
     parser.add_argument("-r", "--rcut", type=positive_number, required=True, help="the cutoff radius in Angstrom")
@@ -35,11 +35,11 @@ def run(args: argparse.Namespace) -> int:
         from lockstep.analysis.neighbours import count_neighbours, types_of_data
         from lockstep.data import DataSet
 
-        types = args.type_map
+        system, types = checked_system(args.system), args.type_map
         if types is None:
-            types = types_of_data(args.system)
+            types = types_of_data(system)
             log.info("type_map: %s", types)
-        found = count_neighbours(DataSet(args.system, types, labels=()), args.rcut, args.mixed_type)
+        found = count_neighbours(DataSet(system, types, labels=()), args.rcut, args.mixed_type)
         for name in found.lonely:
             log.warning("%s has frames in which no two atoms are within %g Angstrom", name, args.rcut)
         log.info("min_nbor_dist: %f", found.min_distance)

@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lockstep.errors import UserError
+
 LEVELS = ("DEBUG", "3", "INFO", "2", "WARNING", "1", "ERROR", "0")
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults that say something: not that a switch is off, nor that there is nothing."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        silent = action.default is None or action.default is False
+        return action.help if silent else super()._get_help_string(action)
 
 
 def add_log_options(parser: argparse.ArgumentParser) -> None:
@@ -54,3 +64,10 @@ def positive_number(text: str) -> float:
     if not 0.0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"expected a number above 0, not {text!r}")
     return number
+
+
+def checked_system(path: str) -> str:
+    """What `-s` names, if it is there; within an HDF5 file a group follows after `#`."""
+    if not Path(path.partition("#")[0]).exists():
+        raise UserError("there is no such folder or HDF5 file", where="--system", value=path)
+    return path

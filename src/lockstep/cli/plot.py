@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from lockstep.cli.options import HelpFormatter
+
 
 def add_parser(verbs: argparse._SubParsersAction) -> None:
     """Register the verb."""
@@ -13,7 +15,7 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
         help="draw learning curves",
         description="Draw the learning curves of one or more runs into one picture. Example: "
         "dp plot run1/lcurve.out run2/lcurve.out -o lcurve.png",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("LCURVE", nargs="+", help="learning curves, or folders of runs that have an lcurve.out")
     parser.add_argument("-o", "--output", default="lcurve.png", help="the picture: .png, .svg or .pdf")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.cli.options import add_log_options, logged, whole_number
+from lockstep.cli.options import HelpFormatter, add_log_options, checked_system, logged, whole_number
 from lockstep.errors import InputError, UserError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
         help="test a model on labelled data",
         description="Compare a model's energies, forces and virials with the labels of systems. Example: "
         "dp test -m model.dp -s data -n 30 -d detail",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "-m", "--model", default="frozen_model", help="a .dp model, a checkpoint, its prefix, or the folder of a run"
@@ -67,7 +67,7 @@ def _data(args: argparse.Namespace, potential: Potential) -> DataSet:
         return open_data(systems, potential, required, patterns)
     if args.datafile:
         return open_data(_listed(Path(args.datafile)), potential, required)
-    return open_data(args.system, potential, required)
+    return open_data(checked_system(args.system), potential, required)
 
 
 def _of_input(path: str, training: bool) -> tuple[list[str], list[str] | None]:

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lockstep.cli.options import HelpFormatter, add_log_options
+
 if TYPE_CHECKING:
     from lockstep.observe.log import Logging
     from lockstep.parallel.context import WorkerContext
@@ -22,7 +24,7 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
         help="train a model",
         description="Train a model as an input file says. Under torchrun, mpirun, horovodrun or srun the same command "
         "trains on all workers together; there is nothing to change in the input file.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("INPUT", help="the input file, JSON or YAML")
     start = parser.add_mutually_exclusive_group()
@@ -32,32 +34,14 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
     parser.add_argument("-o", "--output", default="out.json", help="where the input with all defaults is written")
     parser.add_argument("--skip-neighbor-stat", action="store_true", help="do not count neighbours in all frames")
     add_log_options(parser)
-    parser.set_defaults(run=run)
-
-
-def add_log_options(parser: argparse.ArgumentParser) -> None:
-    """The options of logging, with DeePMD-kit's names and meaning."""
-    parser.add_argument(
-        "-v",
-        "--log-level",
-        default="INFO",
-        choices=["DEBUG", "3", "INFO", "2", "WARNING", "1", "ERROR", "0"],
-        help="how much to log; DEBUG also shows where errors come from",
-    )
-    parser.add_argument(
-        "-l",
-        "--log-path",
-        default=None,
-        help="set log file to log messages to disk, if not specified, the logs will only be output to console",
-    )
     parser.add_argument(
         "-m",
         "--mpi-log",
         default="master",
         choices=["master", "collect", "workers"],
-        help="Set the manner of logging when running with MPI. 'master' logs only on main process, 'collect' "
-        "broadcasts logs from workers to master and 'workers' means each process will output its own log",
+        help="who logs among many workers: rank 0 alone; rank 0 for all of them; each for itself",
     )
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -33,9 +33,23 @@ def load_potential(path: str | Path) -> Potential:
 
 
 def _refuse_foreign(path: Path) -> None:
+    """Tell what a file is not, before it is taken for a damaged checkpoint."""
+    if path.is_file() and path.suffix not in _FOREIGN and not _may_be_checkpoint(path):
+        raise CheckpointError(
+            "is neither a model (.dp) nor a checkpoint (.safetensors)",
+            where=str(path),
+            remedy="name one of these, a prefix such as model.ckpt, or the folder of a run",
+        )
     if path.exists() and path.suffix in _FOREIGN:
         raise CheckpointError(
             "is a model for another program, not in DeePMD-kit's exchange format",
             where=str(path),
             remedy=f"with DeePMD-kit: dp convert-backend {path.name} {path.stem}{_SUFFIX}",
         )
+
+
+def _may_be_checkpoint(path: Path) -> bool:
+    """Whether the file begins like a checkpoint, or like a pickle, which is refused with a reason of its own."""
+    with path.open("rb") as file:
+        head = file.read(9)
+    return path.suffix == ".safetensors" or head[8:] == b"{" or head.startswith((b"PK\x03\x04", b"\x80"))
