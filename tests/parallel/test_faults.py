@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.parallel, pytest.mark.timeout(120)]
 TIMEOUT = 4.0
 START_UP = 30.0
 SELECTION = {
+    ("mpirun", "kill", 0),
     ("mpirun", "kill", 1),
     ("mpirun", "stop", 0),
     ("mpirun", "hang", 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
@@ -11,7 +12,7 @@ from types import TracebackType
 
 from lockstep import __version__
 from lockstep.errors import UserError
-from lockstep.parallel import mpi_world
+from lockstep.parallel import mpi_world, witness
 from lockstep.parallel.channel import Hub, Invitation, Spoke
 from lockstep.parallel.context import UNKNOWN, WorkerContext
 from lockstep.parallel.group import Group
@@ -67,8 +68,12 @@ def open_group(
     """
     if context.size == 1:
         return SoloGroup(_complete(context, [Identity.own(0)]), timeout)
+    # Before MPI and torch start their threads, which a fork does not carry over.
+    notes = witness.call(str(Identity.own(context.rank))) if context.launcher == "hydra" else None
+    atexit.register(witness.dismiss)
     with _Deadline(context, timeout):
         group = _connect(context, device, timeout, environ)
+        group.progress.notes = notes
         hub = Hub(context.size) if context.rank == 0 else None
         invitation = hub.invitation() if hub else None
         identity = Identity.own(context.rank)

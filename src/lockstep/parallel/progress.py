@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+
+from lockstep.parallel import witness
 
 
 class Progress:
@@ -22,10 +25,13 @@ class Progress:
         self.exchanges = 0
         self.seconds = 0.0
         self._since = 0.0
+        self.notes: mmap.mmap | None = None
 
     def at(self, step: int, phase: str) -> None:
         """Tells what this rank does now; messages about a lost rank repeat it."""
         self.step, self.phase = step, phase
+        if self.notes is not None:
+            witness.note(self.notes, step, phase)
 
     @contextmanager
     def allow(self, seconds: float) -> Iterator[None]:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lockstep.parallel import witness
 from lockstep.parallel.channel import Channel
 from lockstep.parallel.progress import Progress
 
@@ -240,6 +241,7 @@ def _where(place: Progress | _Seen) -> str:
 
 def exit_now(code: int) -> NoReturn:
     """Ends this process without the goodbyes of torch or MPI, which would wait for ranks that are gone."""
+    witness.dismiss()
     closing = threading.Thread(target=logging.shutdown, daemon=True)
     closing.start()
     closing.join(1.0)
