@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from potentials import Frame, evaluate, random_frame, random_potential
 
 from lockstep.interop.deepmd import save_dp
 from lockstep.model import Potential
+from potentials import Frame, evaluate, random_frame, random_potential
 
 TYPES = ("O", "H")
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from cli_samples import write_model, write_system
-from potentials import DESCRIPTOR, FITTING, evaluate, random_frame, random_potential
 
 from lockstep.interop.deepmd import load_dp
 from lockstep.model import Potential
 from lockstep.training.checkpoint import CheckpointStore
+from potentials import DESCRIPTOR, FITTING, evaluate, random_frame, random_potential
 
 
 def write_checkpoint(folder: Path, step: int = 7, seed: int = 0) -> Potential:
