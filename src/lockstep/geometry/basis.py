@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 DEGREE = 7
 TOUCHED = DEGREE + 1
 """How many splines are not zero at a point."""
+EDGE = 4
+"""Intervals at either edge that have more than their share of nodes."""
 S0 = 0.25
 """Scale of the stretching in 1/Angstrom: linear below, logarithmic above."""
 
@@ -80,8 +82,13 @@ class SplineBasis:
 
     @cached_property
     def nodes(self) -> NDArray[np.float64]:
-        """Positions at which a net is evaluated to be expanded: two an interval."""
-        return np.linspace(0.0, self.intervals, max(2 * self.intervals + 1, self.size + 4))
+        """Positions at which a net is evaluated to be expanded: the interval ends, and closer towards both edges.
+
+        Nothing beyond an edge holds the splines there, so that fewer nodes would leave them to rounding.
+        """
+        edge = np.linspace(0.0, EDGE, 4 * EDGE + 1)
+        inner = np.arange(EDGE + 1, self.intervals - EDGE)
+        return np.concatenate([edge, inner, self.intervals - edge[::-1]])
 
     @cached_property
     def fit(self) -> NDArray[np.float64]:

@@ -11,19 +11,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
+
+from lockstep.compiled import compiled
 
 OFFSET, RADIAL, ANGULAR, RADIAL_SLOPE, TURN, OVER_R, POSITION_SLOPE, DISTANCE, UNIT = range(9)
 N_COLUMNS = UNIT + 3
 
 
-def _compiled(function: Any) -> Any:
-    # nogil: loader threads build moments while the training step runs. fastmath lets the sums be vectorised.
-    return numba.njit(cache=True, nogil=True, fastmath=True, boundscheck=False)(function)
-
-
-@_compiled
+@compiled
 def _evaluate(pieces: Any, x: Any, out: Any) -> None:
     """The eight polynomials of an interval at x, by Horner's rule on all of them at once."""
     last = pieces.shape[0] - 1
@@ -34,7 +30,7 @@ def _evaluate(pieces: Any, x: Any, out: Any) -> None:
             out[j] = out[j] * x + pieces[power, j]
 
 
-@_compiled
+@compiled
 def moments(pair: Any, cell: Any, counts: Any, row_of_atom: Any, pieces: Any, result: Any) -> None:
     """Add R_c b_k of every pair to `result` [C, 4, ntypes * size]."""
     n_atoms, ntypes = counts.shape
@@ -57,7 +53,7 @@ def moments(pair: Any, cell: Any, counts: Any, row_of_atom: Any, pieces: Any, re
                 p += 1
 
 
-@_compiled
+@compiled
 def forces(
     gradient: Any,
     pair: Any,
@@ -127,7 +123,7 @@ def forces(
         force[atom, 2] += fz
 
 
-@_compiled
+@compiled
 def adjoint(
     force_bar: Any,
     virial_bar: Any,

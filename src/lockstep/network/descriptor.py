@@ -1,4 +1,4 @@
-"""The `se_e2_a` descriptor: D = X^T X[:, :axis] with X = sum over slots of row^T N(radial).
+"""The embedding of `se_e2_a`: X = sum over slots of row^T N(radial), from which the descriptor X^T X[:, :axis] is made.
 
 X comes from the features in one of two ways: from every neighbour's row by the exact net, or from the rows' moments
 by the net's expansion in splines. Everything after X is the same.
@@ -36,12 +36,8 @@ class MomentTape:
     coefficients: list[tuple[slice, Tensor]]
 
 
-@dataclass(frozen=True)
-class DescriptorTape:
-    """What the forward pass leaves behind for `pull_back`; `x` is [C, 4, width]."""
-
-    x: Tensor
-    embedding: RowTape | MomentTape
+Tape = RowTape | MomentTape
+"""What the forward pass leaves behind for `pull_back`."""
 
 
 class SeE2A(nn.Module):
@@ -75,22 +71,17 @@ class SeE2A(nn.Module):
         assert isinstance(net, MLP)
         return net
 
-    def forward(self, features: Features) -> tuple[Tensor, DescriptorTape]:
-        """Descriptors [C, width * axis] and the tape for `pull_back`."""
-        total, embedding = self._from_rows(features) if isinstance(features, Rows) else self._from_moments(features)
-        x = total / self.n_slots
-        descriptor = torch.bmm(x.transpose(1, 2), x[:, :, : self.axis]).flatten(1)
-        return descriptor, DescriptorTape(x, embedding)
+    def forward(self, features: Features) -> tuple[Tensor, Tape]:
+        """The matrices X [C, 4, width] and the tape for `pull_back`."""
+        total, tape = self._from_rows(features) if isinstance(features, Rows) else self._from_moments(features)
+        return total / self.n_slots, tape
 
-    def pull_back(self, tape: DescriptorTape, gradient: Tensor) -> Tensor:
-        """dE/d(features) from dE/d(descriptor): [C, S, 4] for rows, [C, 4, ntypes * size] for moments."""
-        gradient = gradient.view(-1, self.width, self.axis)
-        left = torch.bmm(tape.x[:, :, : self.axis], gradient.transpose(1, 2))
-        right = torch.bmm(tape.x, gradient)
-        x_gradient = torch.cat([left[:, :, : self.axis] + right, left[:, :, self.axis :]], dim=2) / self.n_slots
-        if isinstance(tape.embedding, RowTape):
-            return self._back_to_rows(tape.embedding, x_gradient)
-        return self._back_to_moments(tape.embedding, x_gradient)
+    def pull_back(self, tape: Tape, gradient: Tensor) -> Tensor:
+        """dE/d(features) from dE/dX: [C, S, 4] for rows, [C, 4, ntypes * size] for moments."""
+        gradient = gradient / self.n_slots
+        return (
+            self._back_to_rows(tape, gradient) if isinstance(tape, RowTape) else self._back_to_moments(tape, gradient)
+        )
 
     def _from_rows(self, features: Rows) -> tuple[Tensor, RowTape]:
         totals, embedded = [], []

@@ -38,10 +38,9 @@ class EnergyNetwork(nn.Module):
 
     def forward(self, features: Features, parameters: Tensor | None = None) -> NetworkOutput:
         """Energies and their gradient, both by ordinary operations: a loss on either needs one backward pass."""
-        descriptor, descriptor_tape = self.descriptor(features)
-        energy, fitting_tape = self.fitting(descriptor, parameters, features.centre_blocks)
-        descriptor_gradient = self.fitting.pull_back(fitting_tape).to(descriptor.dtype)
-        gradient = self.descriptor.pull_back(descriptor_tape, descriptor_gradient)
+        x, tape = self.descriptor(features)
+        energy, x_gradient = self.fitting(x, self.descriptor.axis, parameters, features.centre_blocks)
+        gradient = self.descriptor.pull_back(tape, x_gradient.to(x.dtype))
         return NetworkOutput(energy.to(torch.float64) + self._bias(features), gradient)
 
     def _bias(self, features: Features) -> Tensor:

@@ -1,23 +1,16 @@
-"""The fitting nets: from descriptors to atomic energies, one net for each type of centre."""
+"""The fitting nets: atomic energies and their gradient, one net for each type of centre."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.config import EnergyFittingConfig
+from lockstep.network.head import Block, energies_and_gradient
 from lockstep.network.mlp import MLP, fitting_net
 from lockstep.network.precision import torch_dtype
-
-
-@dataclass(frozen=True)
-class FittingTape:
-    """What the forward pass leaves behind for `pull_back`: the slopes of each centre type's net."""
-
-    slopes: list[tuple[int, int, list[Tensor]]]
 
 
 class EnergyFitting(nn.Module):
@@ -60,37 +53,30 @@ class EnergyFitting(nn.Module):
         return net
 
     def forward(
-        self, descriptor: Tensor, parameters: Tensor | None, blocks: tuple[slice, ...]
-    ) -> tuple[Tensor, FittingTape]:
-        """Energies [C] of centres whose ranges by type are `blocks`; `parameters` is [C, fparam + aparam]."""
-        inputs = descriptor.to(self.dtype)
+        self, x: Tensor, axis: int, parameters: Tensor | None, centre_blocks: tuple[slice, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """Energies [C] and dE/dX of centres with matrices X [C, 4, width], whose ranges by type are `centre_blocks`.
+
+        `parameters` is [C, numb_fparam + numb_aparam].
+        """
+        present = [(t, block) for t, block in enumerate(centre_blocks) if block.stop > block.start]
         if parameters is not None:
-            scaled = (parameters - self.parameter_mean) * self.parameter_scale
-            inputs = torch.cat([inputs, scaled.to(self.dtype)], dim=1)
-        energies, tapes = [], []
-        for centre_type, block in enumerate(blocks):
-            if block.stop == block.start:
-                continue
-            value, slopes = self.net(centre_type)(inputs[block])
-            if self.vacuum[centre_type]:
-                value = value - self._vacuum_value(centre_type, inputs[block])
-            energies.append(value.squeeze(1))
-            tapes.append((centre_type, block.stop - block.start, slopes))
-        return torch.cat(energies), FittingTape(tapes)
+            parameters = ((parameters - self.parameter_mean) * self.parameter_scale).to(self.dtype)
+        blocks = [Block(block, self.net(t)) for t, block in present]
+        energy, gradient = energies_and_gradient(x.to(self.dtype), axis, parameters, blocks)
+        if any(self.vacuum):
+            energy = energy - torch.cat([self._vacuum_energy(t, block, parameters) for t, block in present])
+        return energy, gradient
 
-    def pull_back(self, tape: FittingTape) -> Tensor:
-        """dE/d(descriptor) [C, dim_descriptor] of the sum of all atomic energies."""
-        gradients = []
-        for centre_type, n_centres, slopes in tape.slopes:
-            one = slopes[-1].new_ones(n_centres, 1)
-            gradients.append(self.net(centre_type).pull_back(slopes, one)[:, : self.dim_descriptor])
-        return torch.cat(gradients)
-
-    def _vacuum_value(self, centre_type: int, inputs: Tensor) -> Tensor:
-        if inputs.shape[1] == self.dim_descriptor:
-            inputs = inputs[:1]
-        away = torch.cat([torch.zeros_like(inputs[:, : self.dim_descriptor]), inputs[:, self.dim_descriptor :]], 1)
-        return self.net(centre_type)(away)[0]
+    def _vacuum_energy(self, centre_type: int, block: slice, parameters: Tensor | None) -> Tensor:
+        """What the net says about centres without descriptors, where that is to be taken off."""
+        n_centres, device = block.stop - block.start, self.parameter_mean.device
+        if not self.vacuum[centre_type]:
+            return torch.zeros(n_centres, dtype=self.dtype, device=device)
+        away = torch.zeros(n_centres, self.dim_descriptor, dtype=self.dtype, device=device)
+        if parameters is not None:
+            away = torch.cat([away, parameters[block]], dim=1)
+        return self.net(centre_type).value(away).squeeze(1)
 
     def _freeze(self, trainable: Sequence[bool]) -> None:
         for net in self.nets:

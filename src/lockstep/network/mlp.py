@@ -54,9 +54,10 @@ class Layer(nn.Module):
         slope = self.activation.slope(before, y)
         if self.idt is not None:
             y, slope = y * self.idt, slope * self.idt
-        return self._with_residual(y, x), slope
+        return self.with_residual(y, x), slope
 
-    def _with_residual(self, y: Tensor, x: Tensor) -> Tensor:
+    def with_residual(self, y: Tensor, x: Tensor) -> Tensor:
+        """Add the layer's input to its output, where the widths let it."""
         if self.residual and self.n_out == self.n_in:
             return y + x
         if self.residual and self.n_out == 2 * self.n_in:
@@ -68,11 +69,14 @@ class Layer(nn.Module):
         y = self.activation.value(torch.addmm(self.bias.to(x.dtype), x, self.weight.to(x.dtype)))
         if self.idt is not None:
             y = y * self.idt.to(x.dtype)
-        return self._with_residual(y, x)
+        return self.with_residual(y, x)
 
     def pull_back(self, slope: Tensor, gradient: Tensor) -> Tensor:
         """dE/dx from dE/dy."""
-        through = (gradient * slope) @ self.weight.T
+        return self.through_residual((gradient * slope) @ self.weight.T, gradient)
+
+    def through_residual(self, through: Tensor, gradient: Tensor) -> Tensor:
+        """Add the gradient that comes through the residual connection: the transpose of `with_residual`."""
         if self.residual and self.n_out == self.n_in:
             return through + gradient
         if self.residual and self.n_out == 2 * self.n_in:

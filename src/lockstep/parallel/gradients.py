@@ -2,7 +2,8 @@
 
 All gradients live in one contiguous buffer: `parameter.grad` is a view of it, `backward()` accumulates into it,
 and one in-place all-reduce sums it, together with the weight of this rank's share and the step's few scalars.
-On gloo a small message costs as much as 200 kB, so that metrics travel for nothing here.
+On gloo a small message costs as much as 200 kB, so that metrics travel for nothing here, and with them the times
+by which the group tells waiting for slower ranks apart.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ class GradientAverager:
         self._extras = extras
         total = sum(p.numel() for p in self._parameters)
         first = self._parameters[0]
-        self._buffer = torch.zeros(total + 1 + extras, dtype=first.dtype, device=first.device)
-        self._gradients = self._buffer[:total]
-        self._tail = self._buffer[total:]
+        self._buffer = torch.zeros(total + 1 + extras + group.size, dtype=first.dtype, device=first.device)
+        self._gradients, self._tail, self._arrivals = self._buffer.split([total, 1 + extras, group.size])
         self._views = self._carve()
 
     def zero(self) -> None:
@@ -39,6 +39,8 @@ class GradientAverager:
         self._gradients.zero_()
         for parameter, view in zip(self._parameters, self._views, strict=True):
             parameter.grad = view
+            # For functions that add to the gradient themselves instead of handing autograd a copy.
+            parameter.main_grad = view  # type: ignore[attr-defined]
 
     def average(self, weight: float, extras: torch.Tensor | None = None) -> torch.Tensor:
         """Replaces each gradient g by sum(w g) / sum(w) over the ranks; returns the sum of `extras` over the ranks.
@@ -52,7 +54,7 @@ class GradientAverager:
             self._tail[1:] = extras
         if weight != 1:
             self._gradients.mul_(weight)
-        self._group.all_reduce(self._buffer)
+        self._group.all_reduce(self._buffer, self._arrivals)
         self._gradients.div_(self._tail[0])
         return self._tail[1:].clone()
 
