@@ -15,7 +15,7 @@ DEEPMD_KIT := deepmd-kit==3.2.0
 SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	"$$p" -c '$(SUITABLE)' >/dev/null 2>&1 && echo "$$p" && break; done)
-PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP := -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
 export PIP_ROOT_USER_ACTION := ignore
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
@@ -27,11 +27,14 @@ help: ## list the targets
 
 demo: $(VENV)/.ready ## train on water for two minutes, then test, freeze and draw the model
 	@mkdir -p $(DEMO) && cd $(DEMO)
+	cp $(WATER)/demo.json input.json && ln -sfn $(WATER)/data data
 	export PATH="$(BIN):$$PATH"
-	dp train $(WATER)/demo.json --log-path train.log
+	set -x
+	dp train input.json --log-path train.log
 	dp freeze --output model.dp
-	dp test --model model.dp --system $(WATER)/data/validation --detail-file detail
+	dp test --model model.dp --system data/validation --detail-file detail
 	dp plot lcurve.out --output lcurve.png
+	{ set +x; } 2>/dev/null
 	echo
 	echo "All of it is in $(DEMO):"
 	echo "  lcurve.png, lcurve.out    the learning curve"
