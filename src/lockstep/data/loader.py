@@ -41,6 +41,8 @@ class DpLoaderSet(Generic[Prepared]):
 
     Attributes:
         waited: seconds that `next()` has spent waiting for data.
+        prepared: seconds of processor time that `prepare` has taken for what `next()` has given out.
+        frames: how many frames that is.
     """
 
     def __init__(
@@ -61,9 +63,11 @@ class DpLoaderSet(Generic[Prepared]):
         workers = worker_count() if workers is None else workers
         self._depth = max(1, depth or 2 * workers)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="loader") if workers else None
-        self._pending: deque[Future[tuple[MicroBatch, Prepared]]] = deque()
+        self._pending: deque[Future[tuple[MicroBatch, Prepared, float]]] = deque()
         self._closed = False
         self.waited = 0.0
+        self.prepared = 0.0
+        self.frames = 0
 
     def __iter__(self) -> Iterator[tuple[MicroBatch, Prepared]]:
         return self
@@ -73,12 +77,15 @@ class DpLoaderSet(Generic[Prepared]):
             raise StopIteration
         began = time.perf_counter()
         try:
-            return self._take()
+            micro_batch, prepared, seconds = self._take()
         except BaseException:
             self.close()
             raise
         finally:
             self.waited += time.perf_counter() - began
+        self.prepared += seconds
+        self.frames += len(micro_batch.frames)
+        return micro_batch, prepared
 
     def __enter__(self) -> DpLoaderSet[Prepared]:
         return self
@@ -95,7 +102,7 @@ class DpLoaderSet(Generic[Prepared]):
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _take(self) -> tuple[MicroBatch, Prepared]:
+    def _take(self) -> tuple[MicroBatch, Prepared, float]:
         if self._pool is None:
             return self._load(*self._advance())
         while len(self._pending) <= self._depth:
@@ -108,6 +115,8 @@ class DpLoaderSet(Generic[Prepared]):
         self._next += self._size
         return (number, *self._stream.draw(number))
 
-    def _load(self, number: int, system: int, turn: int) -> tuple[MicroBatch, Prepared]:
+    def _load(self, number: int, system: int, turn: int) -> tuple[MicroBatch, Prepared, float]:
         micro_batch = self._dataset.read(system, self._stream.frames(system, turn), number)
-        return micro_batch, self._prepare(micro_batch)
+        began = time.thread_time()
+        prepared = self._prepare(micro_batch)
+        return micro_batch, prepared, time.thread_time() - began

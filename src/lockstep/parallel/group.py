@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from lockstep.observe.phases import WAIT, Phases
 from lockstep.parallel.channel import Channel, NoChannel
 from lockstep.parallel.context import WorkerContext
 from lockstep.parallel.progress import Progress
@@ -22,14 +24,26 @@ class CommunicationError(RuntimeError):
     """An exchange between the ranks broke, and nobody could tell which rank was the cause."""
 
 
+class Meter(Protocol):
+    """Somebody who takes note of every exchange."""
+
+    def count(self, routine: str, payload: Any, began: float, waited: float, ended: float) -> None:
+        """An exchange of `payload` is over; of its time (by `time.perf_counter`) the first `waited` s were waiting."""
+
+
 class Group(ABC):
     """Exchanges that all ranks enter together. Every one of them is watched: see `Watch`.
+
+    Waiting for ranks that come late is told apart from the exchange itself. The ranks leave an exchange nearly at the
+    same time; so each puts the time since the last one into the message, and the largest tells when the last one came.
 
     Attributes:
         name: what carries the messages, for the log.
         context: the completed context of this rank.
         progress: tell it the step and the phase; messages about a lost rank repeat them.
         channel: the side channel, also used by the log.
+        meters: who takes note of the exchanges. Where there are any, a barrier before each exchange that carries no
+            times tells waiting apart there too; all ranks must have some, or none.
     """
 
     name: str
@@ -39,6 +53,14 @@ class Group(ABC):
         self.progress = Progress(timeout)
         self.channel: Channel = NoChannel()
         self._watch: Watch | None = None
+        self.meters: tuple[Meter, ...] = ()
+        self._left = time.perf_counter()
+        self._wait = 0.0
+
+    @property
+    def phases(self) -> Phases:
+        """The clock of what this rank does."""
+        return self.progress.phases
 
     @property
     def rank(self) -> int:
@@ -52,21 +74,34 @@ class Group(ABC):
         """Completes the group once all ranks are known."""
         self.context, self.channel, self._watch = context, watch.channel, watch
 
-    def all_reduce(self, tensor: torch.Tensor) -> None:
-        """Replaces `tensor` by its sum over the ranks."""
-        self._run(self._all_reduce, tensor)
+    def all_reduce(self, tensor: torch.Tensor, arrivals: torch.Tensor | None = None) -> None:
+        """Replaces `tensor` by its sum over the ranks.
+
+        `arrivals` may be a part of it with one number for each rank: the group then uses it to tell waiting apart.
+        """
+        if arrivals is None:
+            self._run("MPI_Allreduce", tensor, self._after_barrier, self._all_reduce, tensor)
+        else:
+            self._run("MPI_Allreduce", tensor, self._stamped_all_reduce, tensor, arrivals)
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sums of a few numbers over the ranks, with waiting told apart."""
+        message = values.new_zeros(values.numel() + self.size)
+        message[: -self.size] = values
+        self.all_reduce(message, message[-self.size :])
+        return message[: -self.size]
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
         """Replaces `tensor` by that of rank `root`."""
-        self._run(self._broadcast, tensor, root)
+        self._run("MPI_Bcast", tensor, self._after_barrier, self._broadcast, tensor, root)
 
     def all_gather_object(self, item: Any) -> list[Any]:
         """The items of all ranks, in order of rank. For small things: lists, numbers, strings."""
-        return self._run(self._all_gather_object, item)
+        return self._run("MPI_Allgather", item, self._stamped_all_gather, item)
 
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
-        self._run(self._barrier)
+        self._run("MPI_Barrier", None, self._waiting_barrier)
 
     def abort(self, reason: str, code: int = 1) -> NoReturn:
         """Ends this rank now, and all others soon after, without waiting for any of them."""
@@ -80,15 +115,46 @@ class Group(ABC):
         self.channel.close()
         self._close()
 
-    def _run(self, exchange: Callable[..., Any], *arguments: Any) -> Any:
+    def _run(self, routine: str, payload: Any, exchange: Callable[..., Any], *arguments: Any) -> Any:
+        self._wait = 0.0
         try:
             with self.progress:
-                return exchange(*arguments)
+                began = self.phases.since
+                result = exchange(*arguments)
         except Exception as error:
             # The transport notices a dead peer but seldom says which; the watch does, and ends us meanwhile.
             if self._watch is not None:
                 time.sleep(_TIME_FOR_VERDICT)
             raise CommunicationError(f"{self.name} exchange failed: {error}") from error
+        self._left = self.phases.since
+        for meter in self.meters:
+            meter.count(routine, payload, began, self._wait, self._left)
+        return result
+
+    def _stamped_all_reduce(self, tensor: torch.Tensor, arrivals: torch.Tensor) -> None:
+        own = time.perf_counter() - self._left
+        arrivals.zero_()
+        arrivals[self.rank] = own
+        self._all_reduce(tensor)
+        self._waited(float(arrivals.max()) - own)
+
+    def _stamped_all_gather(self, item: Any) -> list[Any]:
+        own = time.perf_counter() - self._left
+        pairs = self._all_gather_object((own, item))
+        self._waited(max(elapsed for elapsed, _ in pairs) - own)
+        return [item for _, item in pairs]
+
+    def _after_barrier(self, exchange: Callable[..., Any], *arguments: Any) -> Any:
+        if self.meters:
+            self._waiting_barrier()
+        return exchange(*arguments)
+
+    def _waiting_barrier(self) -> None:
+        self._barrier()
+        self._waited(math.inf)
+
+    def _waited(self, seconds: float) -> None:
+        self._wait = self.phases.set_apart(WAIT, seconds)
 
     @abstractmethod
     def _all_reduce(self, tensor: torch.Tensor) -> None: ...

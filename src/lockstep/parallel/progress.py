@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
+from lockstep.observe.phases import COMMUNICATION, Phases
 from lockstep.parallel import witness
 
 
@@ -16,20 +17,30 @@ class Progress:
 
     Also a context manager around every exchange; entering and leaving cost well under a microsecond, which
     matters beside an MPI exchange of a few.
+
+    Attributes:
+        phases: the clock of this rank's phases; an exchange interrupts the one it is called in.
     """
 
     def __init__(self, timeout: float) -> None:
         self.limit = timeout
         self.step = 0
-        self.phase = "start"
+        self.phases = Phases()
         self.exchanges = 0
         self.seconds = 0.0
         self._since = 0.0
+        self._interrupted = ""
         self.notes: mmap.mmap | None = None
+
+    @property
+    def phase(self) -> str:
+        """What this rank does now, or what it does the present exchange for."""
+        return self._interrupted or self.phases.current
 
     def at(self, step: int, phase: str) -> None:
         """Tells what this rank does now; messages about a lost rank repeat it."""
-        self.step, self.phase = step, phase
+        self.step = step
+        self.phases.enter(phase)
         if self.notes is not None:
             witness.note(self.notes, step, phase)
 
@@ -54,9 +65,12 @@ class Progress:
     def __enter__(self) -> None:
         self.exchanges += 1
         self._since = time.monotonic()
+        self._interrupted = self.phases.enter(COMMUNICATION)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.phases.enter(self._interrupted)
+        self._interrupted = ""
         self.seconds += time.monotonic() - self._since
         self._since = 0.0

@@ -44,8 +44,7 @@ class Validator:
             sample = self._prepare(self._dataset.read(system, frames, number))
             prediction = self._potential(sample.environment, sample.parameters)
             total = total + self._loss(prediction, sample.labels, lr, sample.real).metrics
-        self._group.all_reduce(total.values)
-        return total.rmse()
+        return Metrics(names, self._group.sum(total.values)).rmse()
 
 
 class NoValidation:

@@ -1,0 +1,103 @@
+"""What this rank is doing now, and how long it has done what: a clock that is always on because it is nearly free."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from time import perf_counter
+from types import TracebackType
+
+START = "start"
+DATA = "data"
+FORWARD = "forward"
+BACKWARD = "backward"
+COMMUNICATION = "communication"
+WAIT = "wait"
+OPTIMIZER = "optimizer"
+VALIDATION = "validation"
+CHECKPOINT = "checkpoint"
+OUTPUT = "output"
+
+PHASES = (DATA, FORWARD, BACKWARD, COMMUNICATION, WAIT, OPTIMIZER, VALIDATION, CHECKPOINT, OUTPUT)
+"""The phases of a training, in the order in which they are shown; together they are all of its time."""
+BUSY = (FORWARD, BACKWARD, OPTIMIZER, VALIDATION)
+"""The phases in which the device computes."""
+
+
+class Phases:
+    """Adds up the time of each phase; a phase within another one interrupts it, so that no second counts twice.
+
+    Belongs to the training's thread.
+
+    Attributes:
+        current: the present phase.
+        since: when it began, or when what was set apart from it ended, by `time.perf_counter`.
+        seconds: how long each phase has taken, without the present one.
+    """
+
+    def __init__(self) -> None:
+        self.current = START
+        self.since = perf_counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._within = {name: _Within(self, name) for name in PHASES}
+
+    def enter(self, name: str) -> str:
+        """Begin the phase `name` now; returns the one that it ends."""
+        now = perf_counter()
+        before = self.current
+        self.seconds[before] += now - self.since
+        self.current, self.since = name, now
+        return before
+
+    def __call__(self, name: str) -> _Within:
+        """The phase `name` for a `with` block; the one before goes on after it."""
+        return self._within[name]
+
+    def set_apart(self, name: str, seconds: float) -> float:
+        """Count the first `seconds` of the present phase as `name`, as far as it has lasted; returns how many."""
+        seconds = min(max(seconds, 0.0), perf_counter() - self.since)
+        self.seconds[name] += seconds
+        self.since += seconds
+        return seconds
+
+    def totals(self) -> dict[str, float]:
+        """How long each phase has taken up to now, the present one included."""
+        self.enter(self.current)
+        return {name: self.seconds[name] for name in PHASES}
+
+
+class _Within:
+    """A phase for a `with` block. One object for each phase: a phase is never within itself."""
+
+    __slots__ = ("_before", "_name", "_phases")
+
+    def __init__(self, phases: Phases, name: str) -> None:
+        self._phases, self._name = phases, name
+        self._before = name
+
+    def __enter__(self) -> None:
+        self._before = self._phases.enter(self._name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # An error leaves the phase as it is: what is said about the error then names where it happened.
+        if error is None:
+            self._phases.enter(self._before)
+
+
+class DevicePhases(Phases):
+    """For a device that works behind the training's back: waits for it where a phase must not begin before.
+
+    Always before an exchange, which would otherwise be charged with the computation it waits for. At every change of
+    phase only for those who look closely, because it lets the device run idle while the next phase is made ready.
+    """
+
+    def __init__(self, settle: Callable[[], None], always: bool) -> None:
+        super().__init__()
+        self._settle, self._always = settle, always
+
+    def enter(self, name: str) -> str:
+        if self._always or name == COMMUNICATION:
+            self._settle()
+        return super().enter(name)
