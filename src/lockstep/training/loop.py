@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lockstep.data import MicroBatch
 from lockstep.errors import UserError
+from lockstep.observe.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTPUT
 from lockstep.training.loss import EnergyLoss, Metrics
 from lockstep.training.optimizer import clip_gradients, set_learning_rate
 from lockstep.training.prepare import Sample
@@ -54,9 +55,10 @@ class Trainer:
         """Train from `first_step` to the end."""
         self.outputs.begin(self.first_step, self.numb_steps)
         for step in range(self.first_step, self.numb_steps):
-            self.group.progress.step = step + 1
+            self.group.progress.at(step + 1, OPTIMIZER)
             metrics = self.step(step)
             self.spectral.check(step + 1)
+            self.group.phases.enter(OUTPUT)
             self.outputs.show(step + 1, self.schedule.lr(step), metrics)
             self.outputs.save(step + 1)
         self.outputs.end()
@@ -69,6 +71,7 @@ class Trainer:
         for _ in range(self.accumulate - 1):
             metrics = metrics + self.gradients(lr)
         metrics = Metrics(metrics.names, self.averager.average(self.accumulate, metrics.values))
+        self.group.phases.enter(OPTIMIZER)
         refuse_nonfinite(metrics, step + 1)
         clip_gradients(self.potential.parameters(), self.max_norm)
         set_learning_rate(self.optimizer, lr)
@@ -77,9 +80,13 @@ class Trainer:
 
     def gradients(self, lr: float) -> Metrics:
         """Add the gradients of this rank's next micro-batch."""
+        phases = self.group.phases
+        phases.enter(DATA)
         _, sample = next(self.samples)
+        phases.enter(FORWARD)
         prediction = self.potential(sample.environment, sample.parameters)
         terms = self.loss(prediction, sample.labels, lr, sample.real)
+        phases.enter(BACKWARD)
         terms.total.backward()
         return terms.metrics
 

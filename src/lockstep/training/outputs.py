@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from lockstep.observe.live import Bar, NullBar
+from lockstep.observe.phases import CHECKPOINT, VALIDATION, Phases
 from lockstep.training.loss import Metrics
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,14 @@ class Scalars(Protocol):
     """A writer of named numbers, such as TensorBoard's."""
 
     def write(self, step: int, lr: float, metrics: Metrics) -> None: ...
+
+
+class Budget(Protocol):
+    """Tells at every display where the time went; see `lockstep.observe.budget`."""
+
+    def begin(self, step: int) -> None: ...
+
+    def show(self, step: int) -> None: ...
 
 
 @dataclass
@@ -91,6 +100,8 @@ class Outputs:
         curve: Curve,
         store: Store,
         scalars: Scalars,
+        budget: Budget,
+        phases: Phases,
         display: Display,
         validate: Callable[[int, float], dict[str, float] | None],
         snapshot: Snapshot,
@@ -100,6 +111,7 @@ class Outputs:
         bar: Bar | NullBar | None = None,
     ) -> None:
         self._curve, self._store, self._scalars, self._display = curve, store, scalars, display
+        self._budget, self._phases = budget, phases
         self._validate, self._snapshot = validate, snapshot
         self._save_freq, self._average = save_freq, average
         self._bar = bar or NullBar()
@@ -112,6 +124,7 @@ class Outputs:
         self._bar.begin(step, numb_steps)
         self._started = time.perf_counter()
         log.info("Start to train %d steps.", numb_steps - step)
+        self._budget.begin(step)
 
     def show(self, step: int, lr: float, metrics: Metrics) -> None:
         """Show the errors of `step` where they are asked for."""
@@ -123,7 +136,8 @@ class Outputs:
             return
         self._interval = None
         began = time.perf_counter()
-        valid = self._validate(self._display.turn(step), lr)
+        with self._phases(VALIDATION):
+            valid = self._validate(self._display.turn(step), lr)
         self._display.tested(time.perf_counter() - began)
         train = metrics.rmse()
         self._curve.write(step, lr, train, valid)
@@ -132,13 +146,15 @@ class Outputs:
             log.info("Batch %7d: val: %s", step, _listing(valid))
         if self._display.timing:
             log.info(self._display.lap(step))
+        self._budget.show(step)
         self._bar.note(train, valid)
 
     def save(self, step: int) -> None:
         """Write a checkpoint where one is due."""
         if step % self._save_freq and step != self._numb_steps:
             return
-        path = self._store.save(step, *self._snapshot(step, self._interval))
+        with self._phases(CHECKPOINT):
+            path = self._store.save(step, *self._snapshot(step, self._interval))
         if path is not None:
             log.info("Saved model to %s", path)
 

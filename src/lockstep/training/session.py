@@ -17,6 +17,7 @@ from lockstep.data import DataSet, DpLoaderSet, Plan, Stream, make_plan, steps_f
 from lockstep.files import write_text
 from lockstep.geometry import PairCache
 from lockstep.geometry.cache import default_budget
+from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
 from lockstep.observe.live import Bar, NullBar, make_bar
 from lockstep.parallel.agreement import check_same_weights, share_weights
 from lockstep.parallel.gradients import GradientAverager
@@ -91,8 +92,9 @@ def _prepare_folder(start: Start, options: Options, group: Group) -> None:
     """Write out.json, and move the files of an earlier run out of the way of a new one."""
     if group.rank == 0:
         if start.checkpoint is None:
-            names = (start.config.training.disp_file, options.output, POINTER)
-            set_aside(old_files(checkpoint_prefix(start.config), SUFFIX, map(Path, names)))
+            curve = start.config.training.disp_file
+            files = [Path(curve), Path(options.output), Path(POINTER), *filter(None, [budget_path(curve)])]
+            set_aside(old_files(checkpoint_prefix(start.config), SUFFIX, files))
         write_text(options.output, json.dumps(start.config.dump(), indent=2) + "\n")
     group.barrier()
 
@@ -149,6 +151,7 @@ class _Wiring:
         optimizer = make_optimizer(potential.named_parameters(), config.optimizer)
         if self.start.checkpoint is not None:
             restore_optimizer(optimizer, self.start.checkpoint)
+        loader = self._loader()
         return Trainer(
             potential=potential,
             loss=loss,
@@ -156,8 +159,8 @@ class _Wiring:
             optimizer=optimizer,
             averager=GradientAverager(potential.parameters(), group, extras=2 * len(loss.names)),
             spectral=self.spectral,
-            samples=self._loader(),
-            outputs=self._outputs(loss, optimizer),
+            samples=loader,
+            outputs=self._outputs(loss, optimizer, loader),
             group=group,
             first_step=self.start.step,
             numb_steps=numb_steps,
@@ -194,15 +197,18 @@ class _Wiring:
         )
         return self.stack.enter_context(loader)
 
-    def _outputs(self, loss: EnergyLoss, optimizer: Any) -> Outputs:
+    def _outputs(self, loss: EnergyLoss, optimizer: Any, loader: DpLoaderSet[Any]) -> Outputs:
         training = self.config.training
         checkpoint = self.start.checkpoint
-        curve = self._curve(loss)
+        curve, scalars, budget_file = self._curve(loss), self._scalars(), self._budget_file()
         self.stack.callback(curve.close)
+        self.stack.callback(budget_file.close)
         return Outputs(
             curve=curve,
             store=self._store(),
-            scalars=self._scalars(),
+            scalars=scalars,
+            budget=Budget(self.group, loader, budget_file, scalars, training.time_training),
+            phases=self.group.phases,
             display=Display(training.disp_freq, training.time_training),
             validate=self._validator(loss),
             snapshot=self._snapshot(optimizer),
@@ -223,6 +229,13 @@ class _Wiring:
             return NullCurve()
         validation = self.validation_plan is not None
         return LearningCurve(self.config.training.disp_file, loss.columns, validation, self._restart_step())
+
+    def _budget_file(self) -> BudgetFile | NullFile:
+        training = self.config.training
+        path = budget_path(training.disp_file)
+        if not (self.writes and training.disp_training and path):
+            return NullFile()
+        return BudgetFile(path, self._restart_step())
 
     def _store(self) -> CheckpointStore | NullStore:
         training = self.config.training
