@@ -12,12 +12,12 @@ label
 write
     The labelled frames as DeePMD-kit ``deepmd/npy`` systems.
 
-The force field is SPC/Fw (Wu, Tepper and Voth, J. Chem. Phys. 124, 024503, 2006) with a shorter equilibrium
-bond length, so that the molecules of the snapshots vibrate about the geometry that GFN1-xTB prefers.  With
-the original value every O-H bond would be stretched in every frame.
+The force field is SPC/Fw (Wu, Tepper and Voth, J. Chem. Phys. 124, 024503, 2006) with the equilibrium
+bond length and angle moved so that the molecules of the snapshots vibrate about the geometry that GFN1-xTB
+prefers.  With the original values every O-H bond would be stretched in every frame.
 
-Requirements: ``pip install openmm tblite ase numpy``.  All stages with the default settings take about half
-an hour on one core::
+Requirements: ``pip install openmm tblite ase numpy``.  All stages with the default settings take 35 to
+60 minutes on one core::
 
     python make_data.py                 # sample, label and write to ./data
     python make_data.py --check         # finite-difference checks of one labelled frame
@@ -26,11 +26,16 @@ an hour on one core::
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import openmm
+    from ase import Atoms
 
 N_MOLECULES = 64
 SPACING_PS = {300.0: 1.0, 350.0: 1.0, 400.0: 0.5, 500.0: 0.5}  # time between snapshots by temperature (K)
@@ -38,9 +43,9 @@ TYPE_MAP = ("O", "H")
 
 # SPC/Fw, in kcal/mol, Angstrom, radian and elementary charges; E = k/2 (x - x0)^2 for bonds and angles.
 BOND_K = 1059.162
-BOND_R0 = 0.957  # 1.012 in SPC/Fw; see above
+BOND_R0 = 0.957  # SPC/Fw: 1.012
 ANGLE_K = 75.90
-ANGLE_THETA0 = np.deg2rad(113.24)
+ANGLE_THETA0 = np.deg2rad(110.0)  # SPC/Fw: 113.24 degrees
 CHARGE_O = -0.82
 SIGMA_O = 3.165492
 EPSILON_O = 0.1554253
@@ -81,6 +86,7 @@ class Segment:
 
     @property
     def stem(self) -> str:
+        """The start of the names of its files."""
         return f"{self.plan.name}-{self.temperature:.0f}K"
 
 
@@ -115,7 +121,7 @@ def random_rotation(rng: np.random.Generator) -> np.ndarray:
     return q * np.linalg.det(q)
 
 
-def build_system(edge: float):
+def build_system(edge: float) -> openmm.System:
     """The flexible-water OpenMM system: harmonic bonds and angles, Lennard-Jones on O, and PME."""
     import openmm
 
@@ -193,7 +199,7 @@ def save(path: Path, array: np.ndarray) -> None:
 # ----------------------------------------------------------------------------------------------------------
 
 
-def make_atoms(coord: np.ndarray, cell: np.ndarray):
+def make_atoms(coord: np.ndarray, cell: np.ndarray) -> Atoms:
     """The frame as ASE atoms with a GFN1-xTB calculator."""
     from ase import Atoms
     from tblite.ase import TBLite
@@ -301,7 +307,7 @@ def check(out: Path, step: float = 2e-3) -> bool:
     return passed
 
 
-def slope(function, step: float) -> float:
+def slope(function: Callable[[float], float], step: float) -> float:
     """Central difference at zero."""
     return (function(step) - function(-step)) / (2 * step)
 
