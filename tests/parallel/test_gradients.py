@@ -40,7 +40,7 @@ def test_the_average_is_that_of_all_frames_however_they_are_dealt(shares: list[i
         averager.zero()
         own = frames[starts[group.rank] : starts[group.rank] + shares[group.rank]]
         if len(own):
-            nets[group.rank](own).square().mean().backward()
+            nets[group.rank](own).square().sum().backward()
         return averager.average(len(own), torch.tensor([len(own), 1.0]))
 
     for net, extras in zip(nets, on_ranks(len(shares), work), strict=True):
@@ -66,6 +66,38 @@ def test_gradients_are_views_of_one_buffer_and_backward_adds_to_them() -> None:
         torch.testing.assert_close(twice, 2 * single)
 
 
+def test_gradients_of_several_micro_batches_are_averaged() -> None:
+    net, once = network(), network()
+    samples = torch.randn(4, 3, dtype=torch.float64)
+    averager = GradientAverager(net.parameters(), SOLO)
+    averager.zero()
+    for _ in range(3):
+        net(samples).sum().backward()
+    averager.average(3)
+    once(samples).sum().backward()
+    for mine, wanted in zip(gradients(net), gradients(once), strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_precisions_may_be_mixed_and_scalars_stay_exact(size: int) -> None:
+    def work(group: Group) -> tuple[list[torch.Tensor], float]:
+        parameters = [
+            torch.nn.Parameter(torch.zeros(2, dtype=d)) for d in (torch.float32, torch.float64, torch.float32)
+        ]
+        averager = GradientAverager(parameters, group, extras=1)
+        averager.zero()
+        sum(p.sum() * (k + 1 + group.rank) for k, p in enumerate(parameters)).backward()
+        extras = averager.average(1, torch.tensor([1.0 + 2.0**-40], dtype=torch.float64))
+        return [p.grad for p in parameters], float(extras[0])
+
+    for grads, extra in on_ranks(size, work):
+        mean = (size - 1) / 2
+        assert [g.tolist() for g in grads] == [[k + 1 + mean] * 2 for k in range(3)]
+        assert [g.dtype for g in grads] == [torch.float32, torch.float64, torch.float32]
+        assert extra == size * (1.0 + 2.0**-40)
+
+
 def test_gradients_dropped_or_replaced_by_others_are_brought_home() -> None:
     net = network()
     averager = GradientAverager(net.parameters(), SOLO)
@@ -73,7 +105,7 @@ def test_gradients_dropped_or_replaced_by_others_are_brought_home() -> None:
     net.zero_grad(set_to_none=True)
     first, *others = net.parameters()
     first.grad = torch.full_like(first, 7.0)
-    averager.average(2.0)
+    averager.average(1.0)
     assert first.grad is not None
     assert bool((first.grad == 7).all())
     assert all(p.grad is not None and bool((p.grad == 0).all()) for p in others)

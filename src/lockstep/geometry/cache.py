@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Hashable
 
 from lockstep.geometry.pairs import Pairs
+from lockstep.memory import free_memory
 
 
 class PairCache:
@@ -49,5 +49,4 @@ class PairCache:
 
 def default_budget(local_ranks: int = 1) -> int:
     """Bytes for a cache: a quarter of the memory that is free now, shared with the other ranks of the node."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(free // 4 // max(1, local_ranks))
+    return free_memory() // 4 // max(1, local_ranks)

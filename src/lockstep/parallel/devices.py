@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockstep.errors import UserError
+from lockstep.memory import keep_freed_memory
 from lockstep.parallel.launchers import torchrun
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ class Placement:
     visible_gpus: int = 0
 
     def apply(self) -> None:
-        """Tells torch. To be called once, before the first computation."""
+        """Tells torch and the C library. To be called once, before the first computation."""
         import torch
 
+        keep_freed_memory()
         torch.set_num_threads(self.intra_threads)
         # torch refuses to change it once its pool runs, which happens only when placed twice in one process.
         if torch.get_num_interop_threads() != self.inter_threads:
