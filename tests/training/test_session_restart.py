@@ -1,0 +1,201 @@
+"""A run that was stopped and restarted ends as the run that was never stopped: bit for bit, row for row."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lockstep.training.checkpoint import load_checkpoint
+from lockstep.training.loop import Trainer
+from runs import SLOW_STEPS, dp, dp_process, tiny_input, tiny_system, write_input
+
+TWO_SYSTEMS = {"systems": ["train", "other"], "batch_size": [1, 2], "auto_prob": "prob_sys_size;0:1:0.3;1:2:0.7"}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "disp_avg": {"training__disp_avg": True, "training__disp_freq": 5},
+    "disp_avg, accumulated": {"training__disp_avg": True, "training__disp_freq": 5, "training__acc_freq": 2},
+    "accumulated": {"training__acc_freq": 2},
+    "validation": {"training__validation_data": {"systems": "valid", "batch_size": 2, "numb_btch": 2}},
+    "exact nets": {"model__descriptor__spectral": "off"},
+    "clipped": {"training__gradient_max_norm": 0.01},
+    "two systems": {"training__training_data": TWO_SYSTEMS},
+    "float32": {"model__descriptor__precision": "float32", "model__fitting_net__precision": "float32"},
+    "AdamW, cosine, warm-up": {
+        "optimizer": {"type": "AdamW", "weight_decay": 0.01},
+        "learning_rate": {"type": "cosine", "start_lr": 0.01, "stop_lr": 1e-5, "warmup_steps": 3},
+    },
+    "epochs": {"training__numb_steps": None, "training__numb_epoch": 2},
+    "sel by counting": {"model__descriptor__sel": "auto"},
+    "frozen layers": {"model__fitting_net__trainable": [False, True, True], "model__descriptor__trainable": False},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    tiny_system(folder / "train", n_frames=6)
+    tiny_system(folder / "other", n_frames=5, types=(1, 0, 1), seed=5)
+    tiny_system(folder / "valid", n_frames=5, seed=9)
+    return folder
+
+
+def run_folder(tmp_path: Path, data: Path, name: str, settings: dict[str, Any]) -> Path:
+    folder = tmp_path / name
+    folder.mkdir()
+    for system in data.iterdir():
+        (folder / system.name).symlink_to(system)
+    write_input(folder, settings)
+    return folder
+
+
+def stop_before(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Let the next run be interrupted as it begins its update number `step` (from 0)."""
+    original = Trainer.step
+
+    def interrupted(self: Trainer, at: int) -> Any:
+        if at == step:
+            raise KeyboardInterrupt
+        return original(self, at)
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+
+
+def assert_same_end(stopped: Path, whole: Path) -> None:
+    one, other = load_checkpoint(stopped / "model.ckpt"), load_checkpoint(whole / "model.ckpt")
+    assert one.step == other.step
+    assert one.info == other.info
+    assert sorted(one.tensors) == sorted(other.tensors)
+    for name, tensor in one.tensors.items():
+        assert torch.equal(tensor, other.tensors[name]), name
+    assert (stopped / "lcurve.out").read_bytes() == (whole / "lcurve.out").read_bytes()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_restart_is_bit_for_bit(
+    name: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = tiny_input(**VARIANTS[name])
+    whole = run_folder(tmp_path, data, "whole", settings)
+    monkeypatch.chdir(whole)
+    assert dp("train", "input.json") == 0
+    stopped = run_folder(tmp_path, data, "stopped", settings)
+    monkeypatch.chdir(stopped)
+    # Twice: at a step after the second checkpoint, then, gone on from there, before the first new one.
+    for step, arguments in ((10, ()), (9, ("--restart", "model.ckpt"))):
+        with monkeypatch.context() as patch:
+            stop_before(patch, step)
+            assert dp("train", "input.json", *arguments) == 130
+    assert dp("train", "input.json", "--restart", "model.ckpt") == 0
+    capfd.readouterr()
+    assert_same_end(stopped, whole)
+
+
+def test_restart_goes_on_with_a_refined_expansion(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The change takes effect ahead of the step at which it is decided: a stop in between must not lose it."""
+    from lockstep.training import spectral
+
+    monkeypatch.setattr(spectral, "CHECK_EVERY", 3)
+    monkeypatch.setattr(spectral, "LOOKAHEAD", 4)
+    settings = tiny_input(model__descriptor__spectral=1e-3, learning_rate__start_lr=0.5)
+    whole = run_folder(tmp_path, data, "whole", settings)
+    monkeypatch.chdir(whole)
+    assert dp("train", "input.json") == 0
+    state = load_checkpoint(whole / "model.ckpt").info["spectral"]
+    assert len(state["starts"]) > 1, "the expansion was never refined, so this test shows nothing"
+    stopped = run_folder(tmp_path, data, "stopped", settings)
+    monkeypatch.chdir(stopped)
+    with monkeypatch.context() as patch:
+        stop_before(patch, 7)
+        assert dp("train", "input.json") == 130
+    assert dp("train", "input.json", "--restart", "model.ckpt") == 0
+    capfd.readouterr()
+    assert_same_end(stopped, whole)
+
+
+def wait_for_rows(curve: Path, rows: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if curve.is_file() and curve.read_text().count("\n") >= rows + 2:
+            return
+        time.sleep(0.01)
+    raise AssertionError("the run has not come this far")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=lambda v: str(v)
+)
+def test_killed_process_restarts_bit_for_bit(
+    number: int, code: int, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny_input(training__numb_steps=90, training__save_freq=7, training__disp_freq=5)
+    whole = run_folder(tmp_path, data, "whole", settings)
+    stopped = run_folder(tmp_path, data, "stopped", settings)
+    monkeypatch.chdir(whole)
+    assert dp("train", "input.json") == 0
+    process = dp_process("train", "input.json", prelude=SLOW_STEPS, cwd=stopped)
+    wait_for_rows(stopped / "lcurve.out", 4)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    assert not list(stopped.glob("*-90.*")), "the run had ended before it was stopped"
+    monkeypatch.chdir(stopped)
+    assert dp("train", "input.json", "--restart", "model.ckpt") == 0
+    assert_same_end(stopped, whole)
+
+
+def test_restart_of_a_finished_run_changes_nothing(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_folder(tmp_path, data, "run", tiny_input())
+    monkeypatch.chdir(folder)
+    assert dp("train", "input.json") == 0
+    shutil.copytree(folder, tmp_path / "copy", symlinks=True)
+    assert dp("train", "input.json", "--restart", "model.ckpt") == 0
+    capfd.readouterr()
+    assert_same_end(folder, tmp_path / "copy")
+
+
+def test_damaged_newest_checkpoint_is_named_and_the_one_before_used(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole = run_folder(tmp_path, data, "whole", tiny_input())
+    monkeypatch.chdir(whole)
+    assert dp("train", "input.json") == 0
+    shutil.copytree(whole, tmp_path / "stopped", symlinks=True)
+    newest = tmp_path / "stopped" / "model.ckpt-12.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[-20] ^= 1
+    newest.write_bytes(content)
+    monkeypatch.chdir(tmp_path / "stopped")
+    capfd.readouterr()
+    assert dp("train", "input.json", "--restart", "model.ckpt") == 0
+    log = capfd.readouterr().err
+    assert "model.ckpt-12.safetensors is damaged" in log
+    assert "going on from model.ckpt-8.safetensors" in log
+    assert "Start to train 4 steps" in log
+    assert_same_end(tmp_path / "stopped", whole)
+
+
+def test_restart_with_more_steps_goes_on(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_folder(tmp_path, data, "run", tiny_input())
+    monkeypatch.chdir(folder)
+    assert dp("train", "input.json") == 0
+    write_input(folder, tiny_input(training__numb_steps=16))
+    before = (folder / "lcurve.out").read_text()
+    assert dp("train", "input.json", "--restart", "model.ckpt") == 0
+    capfd.readouterr()
+    after = (folder / "lcurve.out").read_text()
+    assert after.startswith(before)
+    assert [line.split()[0] for line in after[len(before) :].splitlines()] == ["14", "16"]
+    assert load_checkpoint("model.ckpt").step == 16
