@@ -74,9 +74,12 @@ class Display:
         """The line on time since the last display, with the estimate of what is left."""
         now = time.perf_counter()
         spent = now - self._began - self._tested
-        if step > self._last_step + 1 or not self._rates:
-            self._rates = [*self._rates[-9:], (now - self._began) / max(1, step - self._last_step)]
-        left = sum(self._rates) / len(self._rates) * (self.numb_steps - step)
+        rate = (now - self._began) / max(1, step - self._last_step)
+        # The first step warms caches up, and says little about those to come.
+        if step > 1:
+            self._rates = [*self._rates[-9:], rate]
+        rates = self._rates or [rate]
+        left = sum(rates) / len(rates) * (self.numb_steps - step)
         line = (
             f"batch {step:7d} training time {spent:.2f} s, testing time {self._tested:.2f} s, "
             f"eta = {timedelta(seconds=round(left))}"

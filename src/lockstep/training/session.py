@@ -19,6 +19,8 @@ from lockstep.geometry import PairCache
 from lockstep.geometry.cache import default_budget
 from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
 from lockstep.observe.live import Bar, NullBar, make_bar
+from lockstep.observe.timeline import NullTracer, Tracer
+from lockstep.observe.wishes import find_wishes, observed
 from lockstep.parallel.agreement import check_same_weights, share_weights
 from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
@@ -34,7 +36,7 @@ from lockstep.training.outputs import Display, Outputs
 from lockstep.training.prepare import Preparer
 from lockstep.training.scalars import NullScalars, TensorBoard
 from lockstep.training.schedule import make_schedule
-from lockstep.training.spectral import Spectral
+from lockstep.training.spectral import Spectral, measure_difference
 from lockstep.training.starting import Options, Start, checkpoint_prefix, find_restart, make_start
 from lockstep.training.state import restore_interval, restore_optimizer, run_info, run_tensors
 from lockstep.training.validation import NoValidation, Validator
@@ -42,12 +44,15 @@ from lockstep.training.validation import NoValidation, Validator
 log = logging.getLogger(__name__)
 
 _VALIDATION_SEED = 1
+_COMPARED = 4
+"""Micro-batches on which spline expansion and exact nets are compared in the end."""
 
 
 def train(input_file: str, options: Options, group: Group, device: str = "cpu") -> None:
     """Run the training that `input_file` describes, on this rank of `group`."""
     config = scaling.scale_steps(load_input(input_file), group.size)
-    with _locked(config, group), ExitStack() as stack:
+    wishes = find_wishes(options.profile, options.timeline, config.training)
+    with _locked(config, group), observed(group, wishes, device) as tracer, ExitStack() as stack:
         checkpoint = find_restart(config, options, group)
         cache = PairCache(default_budget(group.context.local_size))
         folder = Path(input_file).parent
@@ -58,7 +63,9 @@ def train(input_file: str, options: Options, group: Group, device: str = "cpu") 
         start.potential.to(device)
         share_weights(start.potential.state_dict().values(), group)
         _prepare_folder(start, options, group)
-        _Wiring(start, plan, validation_plan, group, cache, stack).trainer().run()
+        wiring = _Wiring(start, plan, validation_plan, group, cache, stack)
+        wiring.trainer().run()
+        wiring.report_difference()
 
 
 @contextmanager
@@ -121,10 +128,11 @@ class _Wiring:
         validation_plan: Plan | None,
         group: Group,
         cache: PairCache,
+        tracer: Tracer | NullTracer,
         stack: ExitStack,
     ) -> None:
         self.start, self.config, self.group, self.stack = start, start.config, group, stack
-        self.plan, self.validation_plan, self.cache = plan, validation_plan, cache
+        self.plan, self.validation_plan, self.cache, self.tracer = plan, validation_plan, cache, tracer
         self.writes = group.rank == 0
         training = self.config.training
         self.stream = self._stream()
@@ -168,6 +176,17 @@ class _Wiring:
             max_norm=training.gradient_max_norm,
         )
 
+    def report_difference(self) -> None:
+        """Log how far the spline expansion is from the exact nets at the end of training."""
+        basis = self.spectral.current
+        if basis is None or not self.writes:
+            return
+        plan = self.validation_plan or self.plan
+        stream = plan.stream(_VALIDATION_SEED)
+        batches = (plan.dataset.read(*stream.at(number)) for number in range(_COMPARED))
+        difference = measure_difference(self.start.potential, basis, batches)
+        log.info("spectral embedding: differs from the exact nets by at most %s", difference)
+
     def _numb_steps(self) -> int:
         training = self.config.training
         if training.numb_steps is not None:
@@ -193,7 +212,7 @@ class _Wiring:
             start=self.stream.position,
             rank=self.group.rank,
             size=self.group.size,
-            prepare=Preparer(self.start.potential, self.cache, self.spectral.basis),
+            prepare=self.tracer.traced(Preparer(self.start.potential, self.cache, self.spectral.basis)),
         )
         return self.stack.enter_context(loader)
 

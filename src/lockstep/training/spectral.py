@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.geometry import SplineBasis
+from lockstep.data import MicroBatch
+from lockstep.geometry import PairCache, SplineBasis
 from lockstep.geometry.basis import S0
+from lockstep.memory import free_memory
 from lockstep.model import Potential
 from lockstep.network.mlp import MLP
+from lockstep.training.prepare import Preparer
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +140,33 @@ def expansion_error(potential: Potential, basis: SplineBasis) -> float:
             slope_error = (slope_at @ coefficients - slope).abs().max() * basis.per_unit
             worst = max(worst, float(value_error), float(slope_error))
     return worst if np.isfinite(worst) else float("inf")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far expanded nets are from exact ones: the largest over all components in eV/A, and in eV/atom."""
+
+    frames: int
+    force: float
+    energy: float
+
+    def __str__(self) -> str:
+        return f"{self.force:.1e} eV/A in forces, {self.energy:.1e} eV/atom in energies ({self.frames} frames)"
+
+
+@torch.no_grad()
+def measure_difference(potential: Potential, basis: SplineBasis, batches: Iterable[MicroBatch]) -> Difference:
+    """Evaluate some frames both ways."""
+    cache = PairCache(free_memory() // 8)
+    expanded, exact = Preparer(potential, cache, lambda number: basis), Preparer(potential, cache)
+    frames, force, energy = 0, 0.0, 0.0
+    for batch in batches:
+        a, b = (potential(sample.environment, sample.parameters) for sample in (expanded(batch), exact(batch)))
+        atoms = torch.as_tensor((batch.types >= 0).sum(axis=1), device=a.energy.device)
+        frames += len(batch.frames)
+        force = max(force, float((a.force - b.force).abs().max()))
+        energy = max(energy, float(((a.energy - b.energy) / atoms).abs().max()))
+    return Difference(frames, force, energy)
 
 
 def _value_and_slope(net: MLP, z: Tensor) -> tuple[Tensor, Tensor]:

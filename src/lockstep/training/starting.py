@@ -39,6 +39,8 @@ class Options:
         init_frz_model: a `.dp` model whose weights a new run begins with.
         skip_neighbor_stat: do not count neighbours in all frames.
         output: where the input with all defaults is written.
+        profile: write a communication profile.
+        timeline: write a timeline to this file.
     """
 
     restart: str | None = None
@@ -46,6 +48,8 @@ class Options:
     init_frz_model: str | None = None
     skip_neighbor_stat: bool = False
     output: str = "out.json"
+    profile: bool = False
+    timeline: str | None = None
 
 
 @dataclass(frozen=True)
