@@ -14,16 +14,17 @@ notes = witness.call("rank 3 (here, process 1)")
 witness.note(notes, 12, "saving")
 {end}
 """
+KILLED = "DEEPMD ERROR   rank 3 (here, process 1) was killed in step 12 (saving)\n"
 
 
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", "DEEPMD ERROR   rank 3 (here, process 1) was killed in step 12 (saving)\n"),
-        ("os.abort()", "DEEPMD ERROR   rank 3 (here, process 1) was killed in step 12 (saving)\n"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", KILLED),
+        ("os.abort()", KILLED),
         ("witness.dismiss()", ""),
     ],
-)  # fmt: skip
+)
 def test_what_the_witness_says(end: str, said: str) -> None:
     # The pipe of stderr closes only when the witness has ended, so that it cannot have been left behind.
     answer = subprocess.run(

@@ -6,8 +6,9 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 
 from lockstep import __version__
@@ -22,7 +23,7 @@ from lockstep.parallel.watch import EXIT_LOST, Identity, Watch, exit_now
 log = logging.getLogger("lockstep.parallel")
 
 DEFAULT_TIMEOUT = 60.0
-# Importing torch takes a while too; and ways to wait that have a limit of their own should come first.
+# Ways to wait that have a limit of their own, and better words for it, should come first.
 _SLACK = 5.0
 _MPI_LAUNCHERS = ("hydra", "openmpi")
 _CHOICES = ("auto", "mpi", "torch")
@@ -71,8 +72,9 @@ def open_group(
     # Before MPI and torch start their threads, which a fork does not carry over.
     notes = witness.call(str(Identity.own(context.rank))) if context.launcher == "hydra" else None
     atexit.register(witness.dismiss)
+    connect = _choose(context, device, timeout, environ)
     with _Deadline(context, timeout):
-        group = _connect(context, device, timeout, environ)
+        group = connect()
         group.progress.notes = notes
         hub = Hub(context.size) if context.rank == 0 else None
         invitation = hub.invitation() if hub else None
@@ -91,7 +93,8 @@ def open_group(
     return group
 
 
-def _connect(context: WorkerContext, device: str, timeout: float, environ: Mapping[str, str]) -> Group:
+def _choose(context: WorkerContext, device: str, timeout: float, environ: Mapping[str, str]) -> Callable[[], Group]:
+    """What will carry the messages. Loading it may take seconds, which is not time spent waiting for others."""
     choice = environ.get("LOCKSTEP_GROUP", "auto")
     if choice not in _CHOICES:
         raise UserError(
@@ -101,10 +104,10 @@ def _connect(context: WorkerContext, device: str, timeout: float, environ: Mappi
     if choice == "mpi" or (choice == "auto" and by_mpi):
         from lockstep.parallel.mpi_group import MpiGroup
 
-        return MpiGroup(context, timeout)
+        return partial(MpiGroup, context, timeout)
     from lockstep.parallel.torch_group import TorchGroup
 
-    return TorchGroup(context, device, timeout)
+    return partial(TorchGroup, context, device, timeout)
 
 
 def _spoke(context: WorkerContext, cards: Sequence[Card], timeout: float) -> Spoke:

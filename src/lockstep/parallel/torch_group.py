@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from lockstep.errors import UserError
 from lockstep.parallel import mpi_world
@@ -13,9 +16,6 @@ from lockstep.parallel.group import Group
 from lockstep.parallel.meeting import open_store
 from lockstep.parallel.network import interface_towards
 
-if TYPE_CHECKING:
-    import torch
-
 # The watch ends a rank that waits too long; the transport's own limit only stands behind it.
 _BACKSTOP = timedelta(hours=24)
 
@@ -23,10 +23,6 @@ _BACKSTOP = timedelta(hours=24)
 class TorchGroup(Group):
     def __init__(self, context: WorkerContext, device: str, timeout: float) -> None:
         super().__init__(context, timeout)
-        import torch
-        import torch.distributed as dist
-
-        self._torch, self._dist = torch, dist
         self.name = "NCCL" if device == "cuda" else "gloo"
         store, host = open_store(context, timeout)
         _use_interface_towards(host)
@@ -48,21 +44,21 @@ class TorchGroup(Group):
             ) from problem
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
-        self._dist.all_reduce(tensor)
+        dist.all_reduce(tensor)
 
     def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        self._dist.broadcast(tensor, root)
+        dist.broadcast(tensor, root)
 
     def _all_gather_object(self, item: Any) -> list[Any]:
         items: list[Any] = [None] * self.size
-        self._dist.all_gather_object(items, item)
+        dist.all_gather_object(items, item)
         return items
 
     def _barrier(self) -> None:
-        self._dist.all_reduce(self._torch.zeros(1))
+        dist.all_reduce(torch.zeros(1))
 
     def _close(self) -> None:
-        self._dist.destroy_process_group()
+        dist.destroy_process_group()
         mpi_world.finalize()
 
 
