@@ -93,8 +93,8 @@ BAD_VALUES = [
     (T + "stat_file_mode", "read", "needs stat_file"),
     ("loss.f_use_norm", True, "needs loss_func = 'mae' or use_huber"),
     # keys and types that DeePMD-kit knows and this program does not
-    (T + "profiling", True, "training.profiling = True: not supported yet"),
-    (T + "profiling", 0, "not supported yet"),
+    (T + "enable_ema", True, "training.enable_ema = True: not supported yet"),
+    (T + "enable_ema", 0, "not supported yet"),
     (T + "mixed_precision", {"compute_prec": "float16"}, "training.mixed_precision"),
     (T + "zero_stage", 1, "not supported yet"),
     (TD + "min_pair_dist", 0.5, "training.training_data.min_pair_dist = 0.5: not supported yet"),

@@ -33,6 +33,8 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
     start.add_argument("-f", "--init-frz-model", metavar="MODEL", help="begin with the weights of a .dp model")
     parser.add_argument("-o", "--output", default="out.json", help="where the input with all defaults is written")
     parser.add_argument("--skip-neighbor-stat", action="store_true", help="do not count neighbours in all frames")
+    parser.add_argument("--profile", action="store_true", help="write a communication profile on every rank")
+    parser.add_argument("--timeline", metavar="FILE", help="write what every rank does when, for Perfetto")
     add_log_options(parser)
     parser.add_argument(
         "-m",
@@ -77,7 +79,15 @@ def _train(args: argparse.Namespace, context: WorkerContext, records: Logging) -
         placement.apply()
         for line in training_summary(group.context, placement, os.environ):
             log.info(line)
-        options = Options(args.restart, args.init_model, args.init_frz_model, args.skip_neighbor_stat, args.output)
+        options = Options(
+            args.restart,
+            args.init_model,
+            args.init_frz_model,
+            args.skip_neighbor_stat,
+            args.output,
+            args.profile,
+            args.timeline,
+        )
         train(args.INPUT, options, group, placement.device)
         group.close()
     return 0

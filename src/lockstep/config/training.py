@@ -163,6 +163,10 @@ class TrainingConfig(Section):
     """Directory of the TensorBoard events."""
     tensorboard_freq: Count = 1
     """Write TensorBoard events every this many steps."""
+    profiling: Flag = False
+    """Whether to write a timeline of what every rank does, for chrome://tracing or Perfetto."""
+    profiling_file: Text = "timeline.json"
+    """The file of the timeline."""
     gradient_max_norm: NonNegative = 0.0
     """Scale the gradient down to this norm when it is longer; 0 leaves it alone."""
     acc_freq: Count = 1

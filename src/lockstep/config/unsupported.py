@@ -73,8 +73,6 @@ TRAINING: dict[str, object] = {
     "ema_decay": 0.999,
     "ema_ckpt_keep": None,
     "change_bias_after_training": False,
-    "profiling": False,
-    "profiling_file": "timeline.json",
     "enable_profiler": False,
     "zero_stage": 0,
     "neighbor_graph_method": "auto",

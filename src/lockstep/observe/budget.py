@@ -93,7 +93,8 @@ class Summary:
             if share >= _VISIBLE or name not in (VALIDATION, CHECKPOINT)
         ]
         shares.insert(1, f"geometry(ahead) {100 * self.geometry_ahead:.0f} %")
-        return f"budget: {' '.join(shares)} | {self.samples_per_s:.3g} samples/s{self._ranks()}, busy {100 * self.busy:.0f} %"
+        speed = f"{self.samples_per_s:.3g} samples/s{self._ranks()}"
+        return f"budget: {' '.join(shares)} | {speed}, busy {100 * self.busy:.0f} %"
 
     def scalars(self) -> dict[str, float]:
         """For TensorBoard."""

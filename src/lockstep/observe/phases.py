@@ -23,6 +23,8 @@ PHASES = (DATA, FORWARD, BACKWARD, COMMUNICATION, WAIT, OPTIMIZER, VALIDATION, C
 BUSY = (FORWARD, BACKWARD, OPTIMIZER, VALIDATION)
 """The phases in which the device computes."""
 
+Listener = Callable[[str, float, float], None]
+
 
 class Phases:
     """Adds up the time of each phase; a phase within another one interrupts it, so that no second counts twice.
@@ -33,12 +35,14 @@ class Phases:
         current: the present phase.
         since: when it began, or when what was set apart from it ended, by `time.perf_counter`.
         seconds: how long each phase has taken, without the present one.
+        listeners: called with name, beginning and end of each phase that ends.
     """
 
     def __init__(self) -> None:
         self.current = START
         self.since = perf_counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.listeners: tuple[Listener, ...] = ()
         self._within = {name: _Within(self, name) for name in PHASES}
 
     def enter(self, name: str) -> str:
@@ -46,7 +50,9 @@ class Phases:
         now = perf_counter()
         before = self.current
         self.seconds[before] += now - self.since
-        self.current, self.since = name, now
+        began, self.current, self.since = self.since, name, now
+        for listener in self.listeners:
+            listener(before, began, now)
         return before
 
     def __call__(self, name: str) -> _Within:

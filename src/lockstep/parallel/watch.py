@@ -14,13 +14,14 @@ ways to add one to each call (polling) cost time at every step.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -239,10 +240,26 @@ def _where(place: Progress | _Seen) -> str:
     return f"step {place.step} ({place.phase})"
 
 
+_last_acts: list[Callable[[], None]] = []
+
+
+def before_exit(act: Callable[[], None]) -> Callable[[], None]:
+    """Have `act` called, quickly, should this process end by `exit_now`; call what is returned to take it back."""
+    _last_acts.append(act)
+    return lambda: _last_acts.remove(act)
+
+
+def _close_files() -> None:
+    for act in _last_acts:
+        with contextlib.suppress(Exception):
+            act()
+    logging.shutdown()
+
+
 def exit_now(code: int) -> NoReturn:
     """Ends this process without the goodbyes of torch or MPI, which would wait for ranks that are gone."""
     witness.dismiss()
-    closing = threading.Thread(target=logging.shutdown, daemon=True)
+    closing = threading.Thread(target=_close_files, daemon=True)
     closing.start()
     closing.join(1.0)
     os._exit(code)

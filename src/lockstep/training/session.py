@@ -63,7 +63,7 @@ def train(input_file: str, options: Options, group: Group, device: str = "cpu") 
         start.potential.to(device)
         share_weights(start.potential.state_dict().values(), group)
         _prepare_folder(start, options, group)
-        wiring = _Wiring(start, plan, validation_plan, group, cache, stack)
+        wiring = _Wiring(start, plan, validation_plan, group, cache, tracer, stack)
         wiring.trainer().run()
         wiring.report_difference()
 
