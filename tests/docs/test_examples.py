@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from markdown import PAGES, ROOT, blocks
 
 BIN = Path(sys.executable).parent
-MOST_STEPS = 300
+MOST_STEPS = 200
 # Stands before the real `dp` on the PATH and cuts long trainings short.
 SHORTENER = f"""\
 #!{sys.executable}
