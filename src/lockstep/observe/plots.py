@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.errors import UserError
-from lockstep.files import written_whole
+from lockstep.observe.picture import COLOURS, STYLE, checked_output, pyplot, save
 from lockstep.training.lcurve import read_lcurve
 
 _PANELS = {
@@ -22,14 +22,10 @@ _PANELS = {
     "pf": ("Weighted force", "eV/Å"),
 }
 _KINDS = ("rmse", "mae")
-_FORMATS = (".png", ".svg", ".pdf")
-# Okabe and Ito's colours, which colour-blind readers can tell apart; the palest left out.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _POINTS = 100
 _BLUR = 0.015
 """Standard deviation of the smoothing, as a part of the axis."""
 _DASHES = (0, (3.5, 1.5))
-_INK, _GRID = "#333333", "#e4e4e4"
 
 
 @dataclass(frozen=True)
@@ -54,15 +50,9 @@ class Run:
 
 def plot_learning_curves(paths: Sequence[str], output: str, linear: bool = False) -> None:
     """Draw the curves into one picture; the file appears whole or not at all."""
-    target = Path(output)
-    if target.suffix.lower() not in _FORMATS:
-        raise UserError(
-            "unknown kind of picture", where="--output", value=output, remedy=f"end the name in {', '.join(_FORMATS)}"
-        )
+    target = checked_output(output)
     runs = read_runs(paths)
-    with written_whole(target) as temporary:
-        figure = draw(runs, linear)
-        figure.savefig(temporary, format=target.suffix[1:].lower(), dpi=160)
+    save(target, lambda: draw(runs, linear))
 
 
 def read_runs(paths: Sequence[str]) -> list[Run]:
@@ -77,12 +67,12 @@ def read_runs(paths: Sequence[str]) -> list[Run]:
 
 def draw(runs: Sequence[Run], linear: bool = False) -> Any:
     """A figure with one panel for each kind of error that any of the runs has."""
-    pyplot = _pyplot()
+    plt = pyplot()
     panels = [name for name in _PANELS if any(run.errors(name, s) is not None for run in runs for s in ("trn", "val"))]
     if not panels:
         raise UserError("the learning curves hold no errors that could be drawn")
-    with pyplot.rc_context(_STYLE):
-        figure, axes = pyplot.subplots(
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
             1, len(panels), figsize=(0.7 + 4.3 * len(panels), 3.9), squeeze=False, layout="constrained"
         )
         for axis, panel in zip(axes[0], panels, strict=True):
@@ -107,7 +97,7 @@ def smooth(steps: NDArray, values: NDArray, linear: bool) -> tuple[NDArray, NDAr
 def _draw_panel(axis: Any, panel: str, runs: Sequence[Run], linear: bool) -> None:
     title, unit = _PANELS[panel]
     for number, run in enumerate(runs):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         steps = run.columns["step"]
         for source, style, width in (("trn", _DASHES, 1.2), ("val", "solid", 1.8)):
             values = run.errors(panel, source)
@@ -146,31 +136,13 @@ def _legend(figure: Any, runs: Sequence[Run]) -> None:
 
     sources: dict[str, tuple[str, Any]] = {"val": ("validation", "solid"), "trn": ("training", _DASHES)}
     shown = [s for s in sources if any(run.errors(p, s) is not None for run in runs for p in _PANELS)]
-    handles = [Line2D([], [], color=_COLOURS[n % len(_COLOURS)], linewidth=2, label=r.name) for n, r in enumerate(runs)]
+    handles = [Line2D([], [], color=COLOURS[n % len(COLOURS)], linewidth=2, label=r.name) for n, r in enumerate(runs)]
     handles = handles if len(runs) > 1 else []
-    colour = _COLOURS[0] if len(runs) == 1 else "#777777"
+    colour = COLOURS[0] if len(runs) == 1 else "#777777"
     handles += [
         Line2D([], [], color=colour, linestyle=sources[s][1], linewidth=1.7, label=sources[s][0]) for s in shown
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False)
-
-
-_STYLE = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "svg.fonttype": "none",
-}
 
 
 def _names(files: Sequence[Path]) -> list[str]:
@@ -183,17 +155,3 @@ def _names(files: Sequence[Path]) -> list[str]:
     if all(name.name == "lcurve.out" and len(name.parts) > 1 for name in names):
         names = [name.parent for name in names]
     return [str(name) for name in names]
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise UserError(
-            "drawing needs matplotlib, which is not installed", remedy="pip install 'lockstep-dp[plot]'"
-        ) from error
-    # No window is opened, whatever display there is.
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
