@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from lockstep.geometry import Environment, PairCache, SplineBasis
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
 from lockstep.training.survey import cached_pairs
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,13 @@ class Preparer:
         self._cache = cache
         self._basis = basis
         self._device = potential.device
+        self._told = False
         self._fitting = potential.config.fitting_net
 
     def __call__(self, batch: MicroBatch) -> Sample:
         pairs = [cached_pairs(self._cache, batch, frame, self._cutoff) for frame in range(len(batch.frames))]
+        if any(each.dropped for each in pairs):
+            self._tell_dropped(batch)
         labels = {name: torch.from_numpy(value).to(self._device) for name, value in batch.labels.items()}
         padded = (batch.types < 0).any()
         return Sample(
@@ -59,3 +65,14 @@ class Preparer:
             ),
             real=torch.from_numpy(batch.types >= 0).to(self._device) if padded else None,
         )
+
+    def _tell_dropped(self, batch: MicroBatch) -> None:
+        """Say once that atoms have more neighbours than slots."""
+        if not self._told:
+            self._told = True
+            log.warning(
+                "model.descriptor.sel = %s is too small for frame %d of the data: only the nearest neighbours are kept."
+                " Raise sel, or set it to 'auto'.",
+                list(self._cutoff.sel),
+                int(batch.frames[0]),
+            )

@@ -7,6 +7,7 @@ the way stay in the cache for training.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 
 UNLIMITED = 1 << 30
 _CHUNK_ATOMS = 4096
+_PER_FRAME, _PER_ATOM = 0.35e-3, 0.02e-3
+"""Seconds that a frame costs, roughly, on one core."""
+_PATIENCE = 5.0
+"""Seconds after which a look at every frame becomes a look at an even sample of them."""
 
 
 @dataclass
@@ -94,7 +99,7 @@ def run_survey(
     """Look at every frame (or, unless `all_frames`, at those chosen for statistics only), this rank at its share."""
     cutoff = unlimited_cutoff(config)
     survey = Survey.empty(config)
-    chunks = [c for number, c in enumerate(_chunks(plan, config.data_stat_nbatch, all_frames)) if _mine(number, group)]
+    chunks = _sampled(list(_chunks(plan, config.data_stat_nbatch, all_frames)), plan)[group.rank :: group.size]
 
     def look(chunk: _Chunk) -> tuple[MicroBatch, list[Pairs]]:
         batch = plan.dataset.read(chunk.system, chunk.frames)
@@ -199,5 +204,16 @@ def _chunks(plan: Plan, nbatch: int, all_frames: bool) -> Iterator[_Chunk]:
             yield _Chunk(system, part, sampled[part])
 
 
-def _mine(number: int, group: Group) -> bool:
-    return number % group.size == group.rank
+def _sampled(chunks: list[_Chunk], plan: Plan) -> list[_Chunk]:
+    """All chunks, or an even sample where all would take too long. The same on any number of ranks."""
+    seconds = sum(len(c.frames) * (_PER_FRAME + _PER_ATOM * int(plan.dataset.natoms[c.system])) for c in chunks)
+    stride = max(1, math.ceil(seconds / _PATIENCE))
+    if stride == 1:
+        return chunks
+    kept = chunks[::stride]
+    log.info(
+        "neighbours are counted in %d of %d frames (all of them: dp neighbor-stat)",
+        sum(len(c.frames) for c in kept),
+        sum(len(c.frames) for c in chunks),
+    )
+    return kept
