@@ -68,7 +68,11 @@ clean: ## remove the venvs, run folders and caches
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): a few minutes the first time"
 	python="$(PYTHON)"
-	test -n "$$python" || { echo "no Python 3.11 or later with venv was found: make PYTHON=/path/to/python3" >&2; exit 1; }
+	test -n "$$python" || {
+		echo "There is no Python 3.11 or later with venv (package python3-venv on Debian and Ubuntu)." >&2
+		echo "Where it has another name: make PYTHON=/path/to/python3" >&2
+		exit 1
+	}
 	test -x $(BIN)/python || "$$python" -m venv $(VENV)
 	$(BIN)/python $(PIP) setuptools torch
 	$(BIN)/python $(PIP) --no-build-isolation --editable '.[dev]'
