@@ -1,0 +1,123 @@
+"""Expanded nets against exact ones, compiled loops against plain operations, and maps against their adjoints."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lockstep.geometry import Environment, Moments, Rows, SplineBasis, find_pairs
+from lockstep.geometry import moments as moments_module
+from lockstep.model import Potential
+from lockstep.model.potential import Parameters
+from potentials import ACTIVATIONS, VARIANTS, Frame, close, random_frame, random_potential, stack, variant_potential
+
+FINE = SplineBasis(intervals=96, s_max=1.0)
+KINKED = ("relu", "relu6")
+
+
+def environment(potential: Potential, frames: list[Frame], basis: SplineBasis | None) -> Environment:
+    coord, cell, types, *_ = stack(frames)
+    pairs = [find_pairs(c, None if cell is None else cell[b], types[b], potential.cutoff) for b, c in enumerate(coord)]
+    return potential.environment_builder().build(pairs, types, basis)
+
+
+def answers(potential: Potential, frames: list[Frame], env: Environment) -> dict[str, torch.Tensor]:
+    """Energies, forces, virials, and the gradient of a loss on all of them by the weights."""
+    *_, fparam, aparam = stack(frames)
+    parameters = Parameters(*(None if x is None else torch.from_numpy(x) for x in (fparam, aparam)))
+    potential.zero_grad()
+    found = potential(env, parameters)
+    loss = (found.energy**2).sum() + (found.force**2).sum() + (found.virial**2).sum() + (found.atom_energy**3).sum()
+    loss.backward()
+    gradient = torch.cat([p.grad.reshape(-1) for p in potential.parameters() if p.grad is not None])
+    return {"energy": found.energy, "force": found.force, "virial": found.virial, "gradient": gradient}
+
+
+def compare(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], rtol: float) -> None:
+    for name, value in expected.items():
+        close(actual[name].detach(), value.detach(), rtol, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["cubic", "triclinic", "none"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_expanded_nets_agree_with_exact_ones(name: str, kind: str) -> None:
+    potential = variant_potential(name)
+    frames = [random_frame(kind, n=5, seed=s, potential=potential) for s in range(2)]
+    expanded, exact = environment(potential, frames, FINE), environment(potential, frames, None)
+    assert isinstance(expanded.features, Moments)
+    assert isinstance(exact.features, Rows)
+    compare(answers(potential, frames, expanded), answers(potential, frames, exact), 1e-6)
+
+
+@pytest.mark.parametrize("activation", [a for a in ACTIVATIONS if a not in KINKED])
+def test_expanded_nets_agree_for_every_smooth_activation(activation: str) -> None:
+    potential = random_potential({"activation_function": activation})
+    frames = [random_frame("cubic", n=4)]
+    expanded, exact = (environment(potential, frames, basis) for basis in (FINE, None))
+    # `silut` has a kink in its second derivative at the threshold.
+    compare(
+        answers(potential, frames, expanded), answers(potential, frames, exact), 1e-3 if "silut" in activation else 1e-6
+    )
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["one_side", "two_side", "exclude_two_side"])
+def test_compiled_loops_agree_with_plain_operations(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variant = VARIANTS[name]
+    potential = random_potential({**variant.descriptor, "precision": precision}, {"precision": precision})
+    frames = [random_frame("triclinic", n=6, seed=s) for s in range(3)]
+    compiled = answers(potential, frames, environment(potential, frames, FINE))
+    monkeypatch.setattr(moments_module, "_kernels", lambda: None)
+    env = environment(potential, frames, FINE)
+    assert isinstance(env.transpose, moments_module.PlainMomentTranspose)
+    compare(compiled, answers(potential, frames, env), 1e-12 if precision == "float64" else 2e-5)
+
+
+@pytest.mark.parametrize("basis", [FINE, None], ids=["moments", "rows"])
+def test_the_adjoint_is_the_transpose(basis: SplineBasis | None) -> None:
+    potential = random_potential()
+    frames = [random_frame("triclinic", n=5, seed=s) for s in range(2)]
+    env = environment(potential, frames, basis)
+    shape = env.features.values.shape if isinstance(env.features, Moments) else env.features.rows.shape
+    generator = torch.Generator().manual_seed(0)
+    gradient = torch.randn(shape, dtype=torch.float64, generator=generator)
+    force_bar = torch.randn(2, 5, 3, dtype=torch.float64, generator=generator)
+    virial_bar = torch.randn(2, 3, 3, dtype=torch.float64, generator=generator)
+    force, virial = env.transpose.forces(gradient)
+    there = (force * force_bar).sum() + (virial * virial_bar).sum()
+    back = (env.transpose.adjoint(force_bar, virial_bar, torch.float64) * gradient).sum()
+    assert float(there) == pytest.approx(float(back), rel=1e-12)
+
+
+def test_forces_are_the_derivative_of_the_expanded_energy_itself() -> None:
+    coarse = SplineBasis(intervals=12, s_max=1.0)
+    potential = random_potential()
+    frame = random_frame("triclinic", n=5)
+    potential.requires_grad_(False)
+    force = potential(environment(potential, [frame], coarse)).force[0]
+    step = 1e-5
+    for atom, axis in ((0, 0), (2, 1), (4, 2)):
+        energies = []
+        for sign in (1, -1):
+            moved = frame.coord.copy()
+            moved[atom, axis] += sign * step
+            energies.append(potential(environment(potential, [Frame(moved, frame.cell, frame.types)], coarse)).energy)
+        assert float(-(energies[0] - energies[1]) / (2 * step)) == pytest.approx(float(force[atom, axis]), abs=1e-7)
+
+
+def test_a_pair_beyond_the_basis_has_its_batch_evaluated_exactly() -> None:
+    potential = random_potential()
+    frame = random_frame("cubic", n=4)
+    assert isinstance(environment(potential, [frame], SplineBasis(32, s_max=0.2)).features, Rows)
+
+
+def test_a_neighbour_may_enter_an_empty_slot_without_a_jump() -> None:
+    potential = random_potential().requires_grad_(False)
+    rcut = potential.cutoff.rcut
+    energies = []
+    for distance in (rcut - 1e-7, rcut + 1e-7):
+        coord = np.array([[0.0, 0.0, 0.0], [1.5, 0.0, 0.0], [0.0, distance, 0.0]])
+        frame = Frame(coord, None, np.array([0, 1, 1]))
+        energies.append(float(potential(environment(potential, [frame], FINE)).energy))
+    assert energies[0] == pytest.approx(energies[1], abs=1e-12)

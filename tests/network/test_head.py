@@ -1,0 +1,78 @@
+"""Contraction to the descriptor, the curvature of activations, and where weight gradients go."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lockstep.network import contraction
+from lockstep.network.activation import get_activation
+from lockstep.network.contraction import contract, polarise, spread
+from lockstep.network.head import Block, energies_and_gradient
+from lockstep.network.mlp import fitting_net
+from potentials import ACTIVATIONS
+
+AXIS = 3
+SMOOTH = [name for name in ACTIVATIONS if name not in ("relu", "relu6", "none", "linear")]
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "plain":
+        monkeypatch.setattr(contraction, "_kernels_for", lambda x: None)
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.usefixtures("_way")
+def test_contraction_and_its_derivatives_are_those_of_autograd() -> None:
+    x, y, p = numbers(5, 4, 7).requires_grad_(), numbers(5, 4, 7, seed=1), numbers(5, 7 * AXIS, seed=2)
+    descriptor = torch.einsum("icm,ica->ima", x, x[:, :, :AXIS]).flatten(1)
+    torch.testing.assert_close(contract(x.detach(), AXIS), descriptor.detach())
+    (gradient,) = torch.autograd.grad(descriptor, x, p)
+    torch.testing.assert_close(spread(x.detach(), p, AXIS), gradient)
+    _, along = torch.func.jvp(lambda z: torch.einsum("icm,ica->ima", z, z[:, :, :AXIS]).flatten(1), (x.detach(),), (y,))
+    torch.testing.assert_close(polarise(x.detach(), y, AXIS), along)
+    total = torch.ones_like(y)
+    assert spread(y, p, AXIS, out=total) is total
+    torch.testing.assert_close(total, 1.0 + spread(y, p, AXIS))
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_curvature_is_the_derivative_of_the_slope(name: str) -> None:
+    activation = get_activation(name)
+    x = torch.tensor([-5.0, -1.3, -0.2, 0.3, 0.45, 1.1, 2.8, 3.2, 6.1], dtype=torch.float64, requires_grad=True)
+    y = activation.value(x)
+    slope = activation.slope(x, y)
+    (expected,) = torch.autograd.grad(slope.sum(), x)
+    found = activation.curvature(x.detach(), y.detach(), slope.detach())
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_weight_gradients_go_into_the_buffer_when_there_is_one() -> None:
+    generator = torch.Generator().manual_seed(3)
+    net = fitting_net(7 * AXIS, (8, 8), "tanh", True, torch.float64, generator)
+    x = numbers(5, 4, 7)
+
+    def gradients() -> list[torch.Tensor]:
+        energy, gradient = energies_and_gradient(x, AXIS, None, [Block(slice(0, 5), net)])
+        ((energy**2).sum() + (gradient**3).sum()).backward()
+        return [p.grad.clone() for p in net.parameters() if p.grad is not None]
+
+    expected = gradients()
+    for parameter in net.parameters():
+        parameter.grad = torch.ones_like(parameter)
+        parameter.main_grad = parameter.grad
+    for found, wanted in zip(gradients(), expected, strict=True):
+        torch.testing.assert_close(found, 1.0 + wanted)
+
+
+def test_frozen_layers_get_no_gradient() -> None:
+    net = fitting_net(7 * AXIS, (8, 8), "tanh", True, torch.float64, torch.Generator().manual_seed(3))
+    net.layers[1].requires_grad_(False)
+    energy, gradient = energies_and_gradient(numbers(5, 4, 7), AXIS, None, [Block(slice(0, 5), net)])
+    (energy.sum() + gradient.sum()).backward()
+    assert net.layers[1].weight.grad is None
+    assert net.layers[0].weight.grad is not None
