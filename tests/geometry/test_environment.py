@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from lockstep.errors import UserError
 from lockstep.geometry import Cutoff, EnvironmentBuilder, RowScale, find_pairs
+from lockstep.geometry.cache import cache_budget
 from lockstep.geometry.radial import radial_terms, switch
 from potentials import random_frame
 
@@ -101,3 +103,20 @@ def test_padding_atoms_are_no_centres() -> None:
     pairs = find_pairs(frame.coord, frame.cell, types, cutoff)
     environment = EnvironmentBuilder(cutoff, scale()).build([pairs], types[None])
     assert sorted(environment.atom.tolist()) == [0, 2, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("setting", "environ", "expected"),
+    [(100.0, {}, 100_000_000), ("auto", {"DP_CACHE_MEMORY": "2.5"}, 2_500_000), (7.0, {"DP_CACHE_MEMORY": "0"}, 0)],
+)
+def test_the_environment_has_the_last_word_on_the_cache(setting: str | float, environ: dict, expected: int) -> None:
+    assert cache_budget(setting, 1, environ) == expected
+
+
+def test_ranks_of_a_node_share_the_memory_for_caches() -> None:
+    assert cache_budget("auto", 4, {}) == pytest.approx(cache_budget("auto", 1, {}) / 4, rel=0.2)
+
+
+def test_a_cache_budget_that_is_no_number_is_refused() -> None:
+    with pytest.raises(UserError, match="DP_CACHE_MEMORY = 'much'"):
+        cache_budget("auto", 1, {"DP_CACHE_MEMORY": "much"})

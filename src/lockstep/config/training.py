@@ -77,6 +77,14 @@ def _sys_probs(value: Any) -> Any:
     return value
 
 
+def _cache_memory(value: Any) -> Any:
+    if value == "auto":
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        raise wrong("expected 'auto' or a number of megabytes (0 keeps nothing)")
+    return float(value)
+
+
 class DataConfig(Section):
     """A set of data systems and how batches are drawn from it."""
 
@@ -173,6 +181,9 @@ class TrainingConfig(Section):
     """Accumulate the gradients of this many steps for each update of the weights."""
     scale_steps_by_worker: Flag = False
     """Divide numb_steps, decay_steps, warm-up, save and display intervals by the number of workers."""
+    cache_memory: Annotated[Literal["auto"] | float, BeforeValidator(_cache_memory)] = "auto"
+    """Memory in MB in which each rank keeps neighbour lists from one pass over the data to the next; `auto` is a
+    quarter of what is free, shared among the ranks of a node. The environment variable DP_CACHE_MEMORY wins."""
     timeout: Positive = 60.0
     """Seconds a rank waits in a step for the others before the job is ended."""
 

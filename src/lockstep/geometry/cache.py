@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 
+from lockstep.errors import UserError
 from lockstep.geometry.pairs import Pairs
 from lockstep.memory import free_memory
 
@@ -47,6 +50,24 @@ class PairCache:
         return pairs
 
 
-def default_budget(local_ranks: int = 1) -> int:
-    """Bytes for a cache: a quarter of the memory that is free now, shared with the other ranks of the node."""
-    return free_memory() // 4 // max(1, local_ranks)
+def cache_budget(setting: str | float, local_ranks: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Bytes for a rank's cache.
+
+    DP_CACHE_MEMORY, in MB, wins over `training.cache_memory`; `auto` is a quarter of the memory that is free now,
+    shared with the other ranks of the node.
+    """
+    given = environ.get("DP_CACHE_MEMORY", "").strip() or setting
+    if given == "auto":
+        return free_memory() // 4 // max(1, local_ranks)
+    try:
+        megabytes = float(given)
+    except ValueError:
+        megabytes = math.nan
+    if not megabytes >= 0:
+        raise UserError(
+            "expected a number of megabytes, or auto",
+            where="environment variable DP_CACHE_MEMORY",
+            value=given,
+            remedy="0 keeps nothing",
+        )
+    return int(megabytes * 1e6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +17,7 @@ from lockstep.config.training import DataConfig
 from lockstep.data import DataSet, DpLoaderSet, Plan, Stream, make_plan, steps_for_epochs, summary_lines
 from lockstep.files import write_text
 from lockstep.geometry import PairCache
-from lockstep.geometry.cache import default_budget
+from lockstep.geometry.cache import cache_budget
 from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
 from lockstep.observe.live import Bar, NullBar, make_bar
 from lockstep.observe.timeline import NullTracer, Tracer
@@ -24,6 +25,7 @@ from lockstep.observe.wishes import find_wishes, observed
 from lockstep.parallel.agreement import check_same_weights, share_weights
 from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
+from lockstep.parallel.opening import timeout_of
 from lockstep.training import scaling
 from lockstep.training.aside import old_files, set_aside
 from lockstep.training.checkpoint import POINTER, SUFFIX, CheckpointStore, NullStore
@@ -51,10 +53,11 @@ _COMPARED = 4
 def train(input_file: str, options: Options, group: Group, device: str = "cpu") -> None:
     """Run the training that `input_file` describes, on this rank of `group`."""
     config = scaling.scale_steps(load_input(input_file), group.size)
+    group.progress.timeout = timeout_of(os.environ, config.training.timeout)
     wishes = find_wishes(options.profile, options.timeline, config.training)
     with _locked(config, group), observed(group, wishes, device) as tracer, ExitStack() as stack:
         checkpoint = find_restart(config, options, group)
-        cache = PairCache(default_budget(group.context.local_size))
+        cache = PairCache(cache_budget(config.training.cache_memory, group.context.local_size))
         folder = Path(input_file).parent
         plan = open_plan(config, config.training.training_data, "training", folder)
         validation = config.training.validation_data
@@ -142,7 +145,6 @@ class _Wiring:
             self.config.model.descriptor.spectral,
             start.s_max,
             self.clock.position,
-            group.size,
             start.saved("spectral"),
         )
 
@@ -278,7 +280,7 @@ class _Wiring:
         if plan is None or data is None:
             return NoValidation()
         potential = self.start.potential
-        cache = PairCache(default_budget(self.group.context.local_size) // 4)
+        cache = PairCache(cache_budget(self.config.training.cache_memory, self.group.context.local_size) // 4)
         prepare = Preparer(potential, cache, lambda number: self.spectral.current)
         stream = plan.stream(_VALIDATION_SEED)
         return Validator(plan, stream, data.numb_btch, prepare, potential, loss, self.group)

@@ -33,7 +33,7 @@ TOLERANCE = 1e-6
 CHECK_EVERY = 50
 """Steps between two looks at the error."""
 LOOKAHEAD = 64
-"""Micro-batches of each rank after which a new basis is used: more than any loader has prepared ahead."""
+"""Steps after which a new basis is used: more micro-batches of each rank than its loader has prepared ahead."""
 
 
 class Spectral:
@@ -46,7 +46,6 @@ class Spectral:
         setting: `auto`, `off`, a number of intervals, or a tolerance below one, as in the input file.
         s_max: largest value of the radial function that the data have, with a margin.
         position: from a step to how far the stream is after it, the same on all ranks.
-        ranks: how many ranks share the stream.
         state: what `state_dict` gave, to go on from a checkpoint.
 
     Attributes:
@@ -59,10 +58,9 @@ class Spectral:
         setting: str | float,
         s_max: float,
         position: Callable[[int], int],
-        ranks: int,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        self._potential, self._position, self._ranks = potential, position, ranks
+        self._potential, self._position = potential, position
         self._fixed = setting == "off" or (not isinstance(setting, str) and setting >= 1)
         self._tolerance = float(setting) if not isinstance(setting, str) and setting < 1 else TOLERANCE
         self._s_max = float(state["s_max"]) if state else s_max
@@ -87,7 +85,9 @@ class Spectral:
         if error <= self._tolerance / 4:
             return
         chosen = self._choose(start=newest)
-        self._starts.append(position + LOOKAHEAD * self._ranks)
+        # Steps, not micro-batches: the place must not depend on how the ranks share out a step. And never before
+        # the last change, which a run on more ranks may have put further ahead.
+        self._starts.append(max(self._starts[-1], self._position(step + LOOKAHEAD)))
         self._intervals.append(chosen)
         log.info("spectral embedding: error %.1e at step %d, now %s", error, step, _describe(chosen))
 
