@@ -44,7 +44,7 @@ demo: $(VENV)/.ready ## train on water for two minutes, then test, freeze and dr
 	echo "  out.json, train.log       the input with all defaults, and the log"
 
 test: lint types $(PEER)/.ready ## format, lint, types and tests, in under ten minutes
-	@OMP_NUM_THREADS=1 LOCKSTEP_REQUIRE_PEER=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
+	@OMP_NUM_THREADS=1 LOCKSTEP_REQUIRE_PEER=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 lint: $(VENV)/.ready ## ruff
 	@$(BIN)/ruff format --check .
