@@ -16,6 +16,9 @@ from lockstep.errors import UserError
 
 Prepared = TypeVar("Prepared")
 
+_DEEPEST = 48
+"""Micro-batches that are read ahead at most; what decides about those to come may rely on it."""
+
 
 def worker_count(environ: Mapping[str, str] = os.environ, cores: int | None = None) -> int:
     """Background threads: `NUM_WORKERS` when set (0: none), otherwise one a core of this rank, at most 8."""
@@ -61,7 +64,7 @@ class DpLoaderSet(Generic[Prepared]):
         self._dataset, self._stream, self._prepare = dataset, stream, prepare
         self._next, self._size = start + rank, size
         workers = worker_count() if workers is None else workers
-        self._depth = max(1, depth or 2 * workers)
+        self._depth = max(1, min(depth or 2 * workers, _DEEPEST))
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="loader") if workers else None
         self._pending: deque[Future[tuple[MicroBatch, Prepared, float]]] = deque()
         self._closed = False

@@ -41,11 +41,11 @@ class Card:
     invitation: Invitation | None
 
 
-def timeout_of(environ: Mapping[str, str]) -> float:
+def timeout_of(environ: Mapping[str, str], default: float = DEFAULT_TIMEOUT) -> float:
     """LOCKSTEP_TIMEOUT: how many seconds a rank may wait for the others, in one exchange or to meet them."""
     text = environ.get("LOCKSTEP_TIMEOUT", "")
     try:
-        seconds = float(text or DEFAULT_TIMEOUT)
+        seconds = float(text or default)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 86400:

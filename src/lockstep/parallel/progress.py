@@ -19,11 +19,13 @@ class Progress:
     matters beside an MPI exchange of a few.
 
     Attributes:
+        timeout: seconds that an exchange may take, unless more is allowed; and that a rank may be silent at any time.
         phases: the clock of this rank's phases; an exchange interrupts the one it is called in.
     """
 
     def __init__(self, timeout: float) -> None:
-        self.limit = timeout
+        self.timeout = timeout
+        self._allowed = 0.0
         self.step = 0
         self.phases = Phases()
         self.exchanges = 0
@@ -44,17 +46,22 @@ class Progress:
         if self.notes is not None:
             witness.note(self.notes, step, phase)
 
+    @property
+    def limit(self) -> float:
+        """Seconds that an exchange may take now."""
+        return max(self.timeout, self._allowed)
+
     @contextmanager
     def allow(self, seconds: float) -> Iterator[None]:
         """Lets exchanges take longer, for phases in which one rank may work alone for a while.
 
         A rank that has died or stopped is noticed all the same, only a slow one is given more time.
         """
-        usual, self.limit = self.limit, max(seconds, self.limit)
+        usual, self._allowed = self._allowed, max(seconds, self._allowed)
         try:
             yield
         finally:
-            self.limit = usual
+            self._allowed = usual
 
     @property
     def waiting(self) -> float:

@@ -1,11 +1,12 @@
 """Who is missing: notices a rank that died, stopped, failed or fell behind, names it, and ends this rank.
 
-Every rank tells rank 0 once a second where it is (`Progress`). Four things end a job:
+Every rank tells rank 0 once a second where it is (`Progress`), and rank 0 tells all. Four things end a job:
 - a connection of the side channel closes: that rank is gone;
 - a rank says that it failed;
 - a rank has waited in one exchange for longer than the limit: rank 0 looks up who has not come, and whether it
   still gives signs of life;
-- rank 0 gives no signs of life while others wait for it.
+- a rank gives no signs of life for longer than the timeout, whether others wait for it or not.
+Time in which the whole job was stopped (by Ctrl-Z, or by a scheduler that suspends it) does not count.
 Rank 0 tells all others, and each ends by itself; none depends on the launcher to be ended.
 
 The limit is kept by this thread and not inside the exchanges, because MPI has no time limit of its own and the
@@ -35,6 +36,8 @@ log = logging.getLogger("lockstep.parallel.watch")
 EXIT_LOST = 1
 _PATIENCE_WITH_HUB = 3.0
 _GRACE_AFTER_SIGNAL = 3.0
+_PAUSE = 2.0
+"""Seconds between two looks around after which this rank itself must have been stopped, or starved."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Watch:
         self._interval = max(1.0, self.size / 100)
         self._seen = [_Seen(time.monotonic()) for _ in ranks]
         self._next_beat = 0.0
+        self._last_tick = self._resumed = time.monotonic()
         self._overdue_since = 0.0
         self._signal = 0
         self._signal_since = 0.0
@@ -124,17 +128,32 @@ class Watch:
 
     def _on_tick(self) -> None:
         now = time.monotonic()
+        if now - self._last_tick > _PAUSE:
+            self._resumed = now
+        self._last_tick = now
         if self._signal:
             self._obey_signal(now - self._signal_since)
         if now >= self._next_beat:
             self._next_beat = now + self._interval
             self._beat()
-        if self.progress.waiting <= self.progress.limit:
+        if min(self.progress.waiting, now - self._resumed) <= self.progress.limit:
             self._overdue_since = 0.0
+            self._end_if_silent(now)
         elif not self._overdue_since:
             self._overdue_since = now
             self._report_overdue()
         elif self.rank != 0 and now - self._overdue_since > _PATIENCE_WITH_HUB:
+            self._end(self._silent(0), [0], kill=True)
+
+    def _end_if_silent(self, now: float) -> None:
+        """Ends the job for a rank that is stopped while nobody waits for it, or while it may take all its time."""
+        patience = max(self.progress.timeout, 3 * self._interval) + (_PATIENCE_WITH_HUB if self.rank else 0.0)
+        watched = range(1, self.size) if self.rank == 0 else range(1)
+        silent = [r for r in watched if now - max(self._seen[r].time, self._resumed) > patience]
+        if silent and self.rank == 0:
+            text = "; ".join(map(self._silent, silent))
+            self._announce(f"{text} (limit {self.progress.timeout:g} s)", silent, kill=True)
+        elif silent:
             self._end(self._silent(0), [0], kill=True)
 
     def _beat(self) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from lockstep.data import MicroBatch
 from lockstep.errors import UserError
 from lockstep.observe.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTPUT
+from lockstep.parallel.faults import ranks_where
 from lockstep.training.loss import EnergyLoss, Metrics
 from lockstep.training.optimizer import clip_gradients, set_learning_rate
 from lockstep.training.prepare import Sample
@@ -70,9 +70,9 @@ class Trainer:
         metrics = self.gradients(lr)
         for _ in range(self.accumulate - 1):
             metrics = metrics + self.gradients(lr)
-        metrics = Metrics(metrics.names, self.averager.average(self.accumulate, metrics.values))
+        own, metrics = metrics, Metrics(metrics.names, self.averager.average(self.accumulate, metrics.values))
         self.group.phases.enter(OPTIMIZER)
-        refuse_nonfinite(metrics, step + 1)
+        refuse_nonfinite(metrics, own, step + 1, self.group)
         clip_gradients(self.potential.parameters(), self.max_norm)
         set_learning_rate(self.optimizer, lr)
         self.optimizer.step()
@@ -91,12 +91,14 @@ class Trainer:
         return terms.metrics
 
 
-def refuse_nonfinite(metrics: Metrics, step: int) -> None:
+def refuse_nonfinite(metrics: Metrics, own: Metrics, step: int, group: Group) -> None:
     """Stop every rank before an update that would ruin the weights; all see the same sums, so all stop."""
-    total: Tensor = metrics.values[0]
-    if not torch.isfinite(total):
-        raise UserError(
-            f"the loss is not a finite number at step {step}",
-            remedy="look for wrong labels (dp test -d on the training data), or lower learning_rate.start_lr; "
-            "the last checkpoint is whole",
-        )
+    if torch.isfinite(metrics.values[0]):
+        return
+    ranks = ranks_where(group, not bool(torch.isfinite(own.values[0])))
+    where = f", on rank {', '.join(map(str, ranks))}" if group.size > 1 and ranks else ""
+    raise UserError(
+        f"the loss is not a finite number at step {step}{where}",
+        remedy="look for wrong labels (dp test -d on the training data), or lower learning_rate.start_lr; "
+        "the last checkpoint is whole",
+    )
