@@ -15,7 +15,7 @@ DEEPMD_KIT := deepmd-kit==3.2.0
 SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	"$$p" -c '$(SUITABLE)' >/dev/null 2>&1 && echo "$$p" && break; done)
-PIP := -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
+PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 export PIP_ROOT_USER_ACTION := ignore
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
