@@ -12,6 +12,17 @@ from lockstep.files import written_whole
 _FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours, which colour-blind readers can tell apart; the palest left out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_PHASES = {
+    "data": "#8c8c8c",
+    "forward": "#0072B2",
+    "backward": "#56B4E9",
+    "communication": "#D55E00",
+    "wait": "#E69F00",
+    "optimizer": "#009E73",
+    "validation": "#CC79A7",
+    "checkpoint": "#7f6aa8",
+    "output": "#c9c9c9",
+}
 _INK, _GRID = "#333333", "#e4e4e4"
 
 STYLE = {
@@ -30,6 +41,11 @@ STYLE = {
     "axes.axisbelow": True,
     "svg.fonttype": "none",
 }
+
+
+def phase_colour(name: str) -> str:
+    """The colour of a phase of a step, in pictures and pages alike; brown for one of a later version."""
+    return _PHASES.get(name, "#8a6d3b")
 
 
 def checked_output(output: str) -> Path:

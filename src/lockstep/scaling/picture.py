@@ -5,22 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lockstep.observe.phases import PHASES
-from lockstep.observe.picture import COLOURS, STYLE, checked_output, pyplot, save
+from lockstep.observe.picture import COLOURS, STYLE, checked_output, phase_colour, pyplot, save
 
-PHASE_COLOURS = {
-    "data": "#8c8c8c",
-    "forward": "#0072B2",
-    "backward": "#56B4E9",
-    "communication": "#D55E00",
-    "wait": "#E69F00",
-    "optimizer": "#009E73",
-    "validation": "#CC79A7",
-    "checkpoint": "#7f6aa8",
-    "output": "#c9c9c9",
-}
-assert set(PHASES) == set(PHASE_COLOURS)
-_OTHER = "#444444"
+_VISIBLE = 0.002
 
 
 def plot_scaling(result: Mapping[str, Any], output: str) -> None:
@@ -77,9 +64,9 @@ def _steps(axis: Any, result: Mapping[str, Any]) -> None:
     below = [0.0] * len(rows)
     for phase in dict.fromkeys(name for row in rows for name in row["budget"]):
         heights = [1000 * row["seconds_per_step"] * row["budget"].get(phase, 0.0) for row in rows]
-        if max(heights) <= 0:
+        if max(heights) < _VISIBLE * max(1000 * row["seconds_per_step"] for row in rows):
             continue
-        axis.bar(names, heights, 0.62, bottom=below, color=PHASE_COLOURS.get(phase, _OTHER), label=phase)
+        axis.bar(names, heights, 0.62, bottom=below, color=phase_colour(phase), label=phase)
         below = [low + height for low, height in zip(below, heights, strict=True)]
     axis.grid(axis="x", visible=False)
     axis.set_xlabel("Workers" + (" († oversubscribed)" if any(row["oversubscribed"] for row in rows) else ""))
