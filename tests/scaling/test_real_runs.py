@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from runs import tiny_input, tiny_system, write_input
-
 from lockstep.cli.main import main
+from runs import tiny_input, tiny_system, write_input
 
 pytestmark = pytest.mark.parallel
 
