@@ -1,18 +1,37 @@
-"""All ranks must hold the same weights: given out at the start, compared at every save."""
+"""All ranks must work on the same: setup compared at the start, weights given out then and compared at every save."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
+from lockstep.errors import UserError
 from lockstep.parallel.group import Group
 
 
 class DisagreementError(RuntimeError):
     """Ranks that should have trained the same weights have not."""
+
+
+def check_same_setup(setup: Mapping[str, object], group: Group) -> None:
+    """Compares things that every rank has read by itself; where they differ, all ranks stop and name those that do."""
+    own = {name: hashlib.blake2b(repr(thing).encode(), digest_size=16).digest() for name, thing in setup.items()}
+    all_ranks = group.all_gather_object(own)
+    for name in own:
+        different = [rank for rank, other in enumerate(all_ranks) if other[name] != all_ranks[0][name]]
+        if different:
+            raise UserError(
+                f"not the same on all ranks: what {_ranks(different)} found differs from what rank 0 found",
+                where=name,
+                remedy="start all ranks in the same folder of a file system that all nodes share, or keep copies alike",
+            )
+
+
+def _ranks(numbers: list[int]) -> str:
+    return f"{'ranks' if len(numbers) > 1 else 'rank'} {', '.join(map(str, numbers))}"
 
 
 def share_weights(tensors: Iterable[torch.Tensor], group: Group) -> None:
@@ -42,8 +61,7 @@ def check_same_weights(tensors: Iterable[torch.Tensor], group: Group) -> str:
     different = [rank for rank, value in enumerate(hashes) if value != reference]
     if different:
         raise DisagreementError(
-            f"the weights differ on {'ranks' if len(different) > 1 else 'rank'} "
-            f"{', '.join(map(str, different))} from those of rank {hashes.index(reference)}, "
+            f"the weights differ on {_ranks(different)} from those of rank {hashes.index(reference)}, "
             f"in step {group.progress.step}: nothing is saved"
         )
     return str(reference)

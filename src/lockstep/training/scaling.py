@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from lockstep.config import Input
 from lockstep.data import Plan
@@ -30,17 +32,50 @@ def scale_steps(config: Input, workers: int) -> Input:
     )
 
 
-def report(config: Input, factor: float, workers: int, numb_steps: int, plan: Plan) -> list[str]:
-    """Lines for the log: learning rate, global batch, samples."""
-    rate, accumulate = config.learning_rate, config.training.acc_freq
+@dataclass(frozen=True)
+class Pace:
+    """How much a step counts for, and how far the schedule is ahead of the steps taken.
+
+    With `scale_steps_by_worker` or `numb_epoch`, a run on more workers has fewer steps, and each counts for more. A run
+    that goes on on another number of workers keeps counting its steps (files are named after them), but its schedule
+    has to go on at the same share of the whole.
+
+    Attributes:
+        workers: how many there are.
+        per_step: micro-batches that a step takes, on all workers together.
+        offset: how many steps the schedule is further than the run.
+    """
+
+    workers: int
+    per_step: int
+    offset: int = 0
+
+    @classmethod
+    def of(cls, config: Input, workers: int, step: int, saved: Mapping[str, int] | None) -> Pace:
+        """The pace of a run from `step` on, whose checkpoint says `saved`."""
+        per_step = config.training.acc_freq * workers
+        if saved is None:
+            return cls(workers, per_step)
+        then = cls(**saved)
+        if config.training.numb_steps is None:
+            share = then.per_step / per_step
+        elif config.training.scale_steps_by_worker:
+            share = then.workers / workers
+        else:
+            return cls(workers, per_step)
+        return cls(workers, per_step, round((step + then.offset) * share) - step)
+
+
+def report(config: Input, factor: float, pace: Pace, numb_steps: int, micro_batches: int, plan: Plan) -> list[str]:
+    """Lines for the log: learning rate, global batch, samples of a step and of all `micro_batches` of the run."""
+    rate, accumulate, workers = config.learning_rate, config.training.acc_freq, pace.workers
     frames = float((plan.probabilities * plan.batch_sizes).sum())
-    per_step = frames * workers * accumulate
     return [
         f"learning rate: base {rate.start_lr:.3g} x {factor:.4g} ({rate.scale_by_worker}, {workers} workers)"
         f" = {rate.start_lr * factor:.3g}",
-        f"global batch: {per_step:.4g} frames = {frames:.4g} per micro-batch x {accumulate} accumulated"
+        f"global batch: {frames * pace.per_step:.4g} frames = {frames:.4g} per micro-batch x {accumulate} accumulated"
         f" x {workers} workers",
-        f"samples seen: {per_step:.4g} per step, {per_step * numb_steps:.6g} in {numb_steps} steps",
+        f"samples seen: {frames * pace.per_step:.4g} per step, {frames * micro_batches:.6g} in {numb_steps} steps",
     ]
 
 

@@ -70,12 +70,16 @@ class WsdDecay:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A linear warm-up, then a decay, both multiplied by `factor` (the scaling with the number of workers)."""
+    """A linear warm-up, then a decay, both multiplied by `factor` (the scaling with the number of workers).
+
+    It is `offset` steps further than the run, which was started on another number of workers.
+    """
 
     decay: ExpDecay | CosineDecay | WsdDecay
     warmup_steps: int
     warmup_start_lr: float
     factor: float
+    offset: int = 0
 
     @property
     def start_lr(self) -> float:
@@ -84,13 +88,14 @@ class Schedule:
 
     def lr(self, step: int) -> float:
         """The learning rate of the update that takes the weights from `step` to `step + 1`."""
+        step += self.offset
         if step < self.warmup_steps:
             rise = (self.decay.start_lr - self.warmup_start_lr) * (step / self.warmup_steps)
             return (self.warmup_start_lr + rise) * self.factor
         return self.decay(step - self.warmup_steps) * self.factor
 
 
-def make_schedule(config: LearningRateConfig, numb_steps: int, factor: float = 1.0) -> Schedule:
+def make_schedule(config: LearningRateConfig, numb_steps: int, factor: float = 1.0, offset: int = 0) -> Schedule:
     """The schedule of a run of `numb_steps` steps, warm-up included."""
     warmup_steps = _warmup_steps(config, numb_steps)
     return Schedule(
@@ -98,6 +103,7 @@ def make_schedule(config: LearningRateConfig, numb_steps: int, factor: float = 1
         warmup_steps=warmup_steps,
         warmup_start_lr=config.warmup_start_factor * config.start_lr,
         factor=factor,
+        offset=offset,
     )
 
 

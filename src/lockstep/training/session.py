@@ -8,7 +8,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
 from lockstep.observe.live import Bar, NullBar, make_bar
 from lockstep.observe.timeline import NullTracer, Tracer
 from lockstep.observe.wishes import find_wishes, observed
-from lockstep.parallel.agreement import check_same_weights, share_weights
+from lockstep.parallel.agreement import check_same_setup, check_same_weights, share_weights
 from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
 from lockstep.parallel.opening import timeout_of
 from lockstep.training import scaling
 from lockstep.training.aside import old_files, set_aside
-from lockstep.training.checkpoint import POINTER, SUFFIX, CheckpointStore, NullStore
+from lockstep.training.checkpoint import POINTER, SUFFIX, Checkpoint, CheckpointStore, NullStore
 from lockstep.training.lcurve import LearningCurve, NullCurve
 from lockstep.training.lock import RunLock
 from lockstep.training.loop import Trainer
@@ -62,6 +62,7 @@ def train(input_file: str, options: Options, group: Group, device: str = "cpu") 
         plan = open_plan(config, config.training.training_data, "training", folder)
         validation = config.training.validation_data
         validation_plan = open_plan(config, validation, "validation", folder) if validation else None
+        _check_same_setup(config, plan, checkpoint, group)
         start = make_start(config, plan, options, group, cache, checkpoint)
         start.potential.to(device)
         share_weights(start.potential.state_dict().values(), group)
@@ -96,6 +97,16 @@ def open_plan(config: Input, data: DataConfig, kind: str, folder: Path) -> Plan:
     for line in summary_lines(kind, plan):
         log.info(line)
     return plan
+
+
+def _check_same_setup(config: Input, plan: Plan, checkpoint: Checkpoint | None, group: Group) -> None:
+    """Every rank has read its own copy of everything; they must be the same."""
+    setup = {
+        "input file": config.dump(),
+        "training data": plan.stream(0).state_dict(),
+        "checkpoint": None if checkpoint is None else (checkpoint.step, checkpoint.info.get("stream")),
+    }
+    check_same_setup(setup, group)
 
 
 def _prepare_folder(start: Start, options: Options, group: Group) -> None:
@@ -137,9 +148,9 @@ class _Wiring:
         self.start, self.config, self.group, self.stack = start, start.config, group, stack
         self.plan, self.validation_plan, self.cache, self.tracer = plan, validation_plan, cache, tracer
         self.writes = group.rank == 0
-        training = self.config.training
+        self.pace = scaling.Pace.of(self.config, group.size, start.step, start.saved("pace"))
         self.stream = self._stream()
-        self.clock = StreamClock(start.step, self.stream.position, training.acc_freq * group.size)
+        self.clock = StreamClock(start.step, self.stream.position, self.pace.per_step)
         self.spectral = Spectral(
             start.potential,
             self.config.model.descriptor.spectral,
@@ -151,12 +162,14 @@ class _Wiring:
     def trainer(self) -> Trainer:
         """The whole run, ready to go."""
         config, training, group, potential = self.config, self.config.training, self.group, self.start.potential
-        numb_steps = self._numb_steps()
+        scheduled = self._numb_steps()
+        numb_steps = scheduled - self.pace.offset
         factor = scaling.worker_factor(config.learning_rate.scale_by_worker, group.size)
-        for line in scaling.report(config, factor, group.size, numb_steps, self.plan):
+        micro_batches = self.clock.position(numb_steps)
+        for line in scaling.report(config, factor, self.pace, numb_steps, micro_batches, self.plan):
             log.info(line)
         log.info("spectral embedding: %s", self.spectral.describe())
-        schedule = make_schedule(config.learning_rate, numb_steps, factor)
+        schedule = make_schedule(config.learning_rate, scheduled, factor, self.pace.offset)
         loss = EnergyLoss(config.loss, schedule.start_lr)
         optimizer = make_optimizer(potential.named_parameters(), config.optimizer)
         if self.start.checkpoint is not None:
@@ -293,7 +306,7 @@ class _Wiring:
             stream = {**state, "position": self.clock.position(step)}
             return (
                 run_tensors(potential, optimizer, interval),
-                run_info(self.config, stream, self.spectral.state_dict()),
+                run_info(self.config, stream, self.spectral.state_dict(), asdict(self.pace)),
             )
 
         return snapshot

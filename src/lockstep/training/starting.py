@@ -18,6 +18,7 @@ from lockstep.geometry.radial import radial_terms
 from lockstep.model import Potential
 from lockstep.model.loading import load_potential
 from lockstep.parallel.group import Group
+from lockstep.parallel.launchers import torchrun
 from lockstep.training.checkpoint import Checkpoint, load_checkpoint
 from lockstep.training.state import load_weights, model_config_of, potential_of, refuse_other_model
 from lockstep.training.statfile import survey_with_file
@@ -78,16 +79,24 @@ class Start:
 
 
 def find_restart(config: Input, options: Options, group: Group) -> Checkpoint | None:
-    """The checkpoint to go on from: as asked for, or this run's own last one after a launcher's restart."""
-    if options.restart:
-        return load_checkpoint(options.restart)
-    if not group.context.attempt:
-        return None
+    """The checkpoint to go on from: this run's own last one after a launcher's restart, or the one asked for."""
+    if group.context.attempt:
+        path = group.all_gather_object(_last_of_this_run(config))[0]
+        if path is not None:
+            log.info("The launcher has started this run again: it goes on from %s", path)
+            return load_checkpoint(path)
+        log.warning("The launcher has started this run again before its first checkpoint")
+    return load_checkpoint(options.restart) if options.restart else None
+
+
+def _last_of_this_run(config: Input) -> str | None:
     try:
-        return load_checkpoint(checkpoint_prefix(config))
+        path = load_checkpoint(checkpoint_prefix(config)).path
     except CheckpointError:
-        log.warning("The launcher has started this run again, and there is no checkpoint yet: it begins anew")
         return None
+    assert path is not None
+    # A run that failed very early has not yet moved away the files of an earlier one.
+    return str(path) if path.stat().st_mtime >= torchrun.started_at() else None
 
 
 def checkpoint_prefix(config: Input) -> Path:

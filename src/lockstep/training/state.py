@@ -29,10 +29,18 @@ def run_tensors(potential: Potential, optimizer: torch.optim.Optimizer, interval
     return tensors
 
 
-def run_info(config: Input, stream: Mapping[str, Any], spectral: Mapping[str, Any]) -> dict[str, Any]:
+def run_info(
+    config: Input, stream: Mapping[str, Any], spectral: Mapping[str, Any], pace: Mapping[str, int]
+) -> dict[str, Any]:
     """All else that a run needs to go on, as JSON."""
     versions = {"lockstep": __version__, "torch": torch.__version__}
-    return {"input": config.dump(), "stream": dict(stream), "spectral": dict(spectral), "versions": versions}
+    return {
+        "input": config.dump(),
+        "stream": dict(stream),
+        "spectral": dict(spectral),
+        "pace": dict(pace),
+        "versions": versions,
+    }
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:

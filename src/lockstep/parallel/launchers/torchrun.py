@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,3 +55,13 @@ def set_threads_itself(environ: Mapping[str, str], process: int | None = None) -
         return False
     names = {entry.split(b"=", 1)[0] for entry in started_with.split(b"\0")}
     return bool(started_with) and b"OMP_NUM_THREADS" not in names
+
+
+def started_at(process: int | None = None) -> float:
+    """When torchrun was started, in seconds since 1970; 0 where that cannot be known."""
+    try:
+        fields = Path(f"/proc/{process or os.getppid()}/stat").read_text().rpartition(")")[2].split()
+        since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
