@@ -34,12 +34,13 @@ demo: $(VENV)/.ready ## train on water for two minutes, then test, freeze and dr
 	dp freeze --output model.dp
 	dp test --model model.dp --system data/validation --detail-file detail
 	dp plot lcurve.out --output lcurve.png
+	dp plot detail --output parity.png
 	{ set +x; } 2>/dev/null
 	echo
 	echo "All of it is in $(DEMO):"
 	echo "  lcurve.png, lcurve.out    the learning curve"
 	echo "  model.dp                  the model, for DeePMD-kit and ASE"
-	echo "  detail.*.out              predictions and labels of the validation system"
+	echo "  parity.png, detail.*.out  predictions and labels of the validation system"
 	echo "  model.ckpt-*              checkpoints: dp train --restart goes on from the last one"
 	echo "  out.json, train.log       the input with all defaults, and the log"
 
