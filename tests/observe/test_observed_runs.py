@@ -150,7 +150,8 @@ def test_perfetto_loads_the_timeline(run: Run) -> None:
         pytest.skip("LOCKSTEP_PERFETTO is not set: see tests/observe/perfetto.sh")
     ranks = (
         "select process.name, count(*), min(slice.dur) from slice "
-        "join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid) group by 1 order by 1"
+        "join thread_track on slice.track_id = thread_track.id "
+        "join thread using (utid) join process using (upid) group by 1 order by 1"
     )
     problems = "select name from stats where severity in ('error', 'data_loss') and value > 0"
     query = Path(__file__).with_name("perfetto_query.mjs")

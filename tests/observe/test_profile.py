@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+import timeit
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from lockstep.observe.profile import Profile
 from lockstep.observe.wishes import find_wishes
 from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
+from lockstep.parallel.launchers import alone
+from lockstep.parallel.solo import SoloGroup
 
 LATE = 0.08
 
@@ -143,6 +146,13 @@ with Profile(group, "9", pathlib.Path({str(tmp_path)!r})):
     record = json.loads((tmp_path / "mpi_profile.9.0.json").read_text())
     assert not record["complete"]
     assert total(record, "MPI_Barrier", "calls") == 1
+
+
+def test_to_count_an_exchange_costs_microseconds(tmp_path: Path) -> None:
+    group, tensor = SoloGroup(alone.detect({})), torch.zeros(100_000)
+    profile = Profile(group, "10", tmp_path)
+    best = min(timeit.repeat(lambda: profile.count("MPI_Allreduce", tensor, 1.0, 0.1, 1.5), number=1000, repeat=5))
+    assert best / 1000 < 30e-6
 
 
 class Settings:

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -30,7 +30,7 @@ from lockstep.parallel.group import Group
 log = logging.getLogger(__name__)
 
 Event = tuple[str, str, float, float, dict[str, Any]]
-"""Track, name, beginning and duration in microseconds since the start of the timeline, details."""
+"""Track, name, beginning and end by this rank's clock, details."""
 Prepared = TypeVar("Prepared")
 
 _TOPIC = "timeline"
@@ -38,6 +38,9 @@ _GEOMETRY = "geometry"
 _NAMES = {DATA: "data wait", WAIT: "wait for other ranks"}
 _TRACKS = (DATA, _GEOMETRY, *(name for name in PHASES if name not in (DATA, WAIT)))
 _EXCHANGES = (COMMUNICATION, WAIT)
+_SEPARATOR = ",\n"
+_SHORTEST = 10e-6
+"""Seconds; shorter phases are left out, they would be half of all events and cannot be seen."""
 _BATCH = 2000
 _INTERVAL = 1.0
 _EVENTS = 2_000_000
@@ -51,7 +54,7 @@ def events_per_rank(size: int) -> int:
 
 
 class TimelineFile:
-    """Rank 0's file, written by a thread. Events of a track must come in order."""
+    """Rank 0's file, written by a thread. The ranks send text that is ready to be written."""
 
     def __init__(self, path: str, hosts: Sequence[str]) -> None:
         self.path = Path(path)
@@ -62,20 +65,19 @@ class TimelineFile:
                 f"the timeline cannot be written: {describe_failure(error, self.path)}", where=path
             ) from error
         self._separator = "[\n"
-        self._tracks: dict[tuple[int, str], int] = {}
         self._last: set[int] = set()
         self._all_ended = threading.Event()
         self._size = len(hosts)
         for rank, host in enumerate(hosts):
-            self._put({"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank} ({host})"}})
-            self._put({"name": "process_sort_index", "ph": "M", "pid": rank, "args": {"sort_index": rank}})
+            self._put(_metadata("process_name", rank, {"name": f"rank {rank} ({host})"}))
+            self._put(_metadata("process_sort_index", rank, {"sort_index": rank}))
         self._file.flush()
-        self._batches: SimpleQueue[tuple[int, Mapping[str, Any]] | None] = SimpleQueue()
+        self._batches: SimpleQueue[tuple[int, dict[str, Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="lockstep timeline", daemon=True)
         self._thread.start()
 
     def receive(self, rank: int, batch: dict[str, Any]) -> None:
-        """Events of a rank; returns at once."""
+        """Events of a rank, as text; returns at once."""
         self._batches.put((rank, batch))
 
     def close(self, patience: float) -> None:
@@ -90,8 +92,7 @@ class TimelineFile:
         while (item := self._batches.get()) is not None:
             rank, batch = item
             try:
-                for event in batch["events"]:
-                    self._event(rank, *event)
+                self._put(batch["text"])
                 self._file.flush()
             except OSError as error:
                 log.warning("The timeline ends here: %s", describe_failure(error, self.path))
@@ -101,42 +102,38 @@ class TimelineFile:
             if len(self._last) == self._size:
                 self._all_ended.set()
 
-    def _event(self, rank: int, track: str, name: str, began: float, lasted: float, details: dict[str, Any]) -> None:
-        number = self._tracks.get((rank, track)) or self._new_track(rank, track)
-        self._put({"name": name, "ph": "X", "pid": rank, "tid": number, "ts": began, "dur": lasted, "args": details})
+    def _put(self, text: str) -> None:
+        if text:
+            self._file.write(self._separator + text)
+            self._separator = _SEPARATOR
 
-    def _new_track(self, rank: int, track: str) -> int:
-        number = self._tracks[rank, track] = 1 + sum(1 for known, _ in self._tracks if known == rank)
-        place = 10 * _TRACKS.index(track.split()[0]) if track.split()[0] in _TRACKS else 1000
-        for name, value in (("thread_name", {"name": track}), ("thread_sort_index", {"sort_index": place + number})):
-            self._put({"name": name, "ph": "M", "pid": rank, "tid": number, "args": value})
-        return number
 
-    def _put(self, event: dict[str, Any]) -> None:
-        self._file.write(self._separator + json.dumps(event))
-        self._separator = ",\n"
+def _metadata(name: str, rank: int, value: dict[str, Any], track: int = 0) -> str:
+    return json.dumps({"name": name, "ph": "M", "pid": rank, "tid": track, "args": value})
 
 
 class Tracer:
     """Notes what this rank does, for a `with` block.
 
     Args:
-        deliver: takes a batch of events and whether it is the last.
+        deliver: takes a batch: the text of its events, and whether it is the last.
         zero: rank 0's time at which the timeline begins.
     """
 
     def __init__(
         self, group: Group, clock: OwnClock | RemoteClock, zero: float, deliver: Callable[[dict[str, Any]], None]
     ) -> None:
-        self._progress, self._clock, self._zero, self._deliver = group.progress, clock, zero, deliver
-        self._noted: deque[tuple[str, str, float, float, dict[str, Any]]] = deque()
+        self._rank, self._progress = group.rank, group.progress
+        self._clock, self._zero, self._deliver = clock, zero, deliver
+        self._noted: deque[Event] = deque()
+        self._tracks: dict[str, int] = {}
         self._left = events_per_rank(group.size)
         self._ends: dict[str, float] = {}
         self._sent = time.perf_counter()
 
     def phase(self, name: str, began: float, ended: float) -> None:
         """A phase is over; exchanges come by `count`, with more details."""
-        if name in _TRACKS and name not in _EXCHANGES:
+        if ended - began > _SHORTEST and name in _TRACKS and name not in _EXCHANGES:
             self._note(name, _NAMES.get(name, name), began, ended, {"step": self._progress.step})
         if ended - self._sent > _INTERVAL or len(self._noted) > _BATCH:
             self.send()
@@ -164,8 +161,8 @@ class Tracer:
     def send(self, last: bool = False) -> None:
         """Hand over what was noted."""
         self._sent = time.perf_counter()
-        events = [self._placed(*self._noted.popleft()) for _ in range(len(self._noted))]
-        self._deliver({"events": events, "last": last})
+        lines = [self._line(*self._noted.popleft()) for _ in range(len(self._noted))]
+        self._deliver({"text": _SEPARATOR.join(lines), "last": last})
         self._clock.ask()
 
     def _note(self, track: str, name: str, began: float, ended: float, details: dict[str, Any]) -> None:
@@ -175,12 +172,24 @@ class Tracer:
         elif self._left == 0:
             self._noted.append((track, "the timeline ends here: it holds no more events", ended, ended, details))
 
-    def _placed(self, track: str, name: str, began: float, ended: float, details: dict[str, Any]) -> Event:
-        """In rank 0's time. A better idea of the clock's offset must not let two events of a track overlap."""
+    def _line(self, track: str, name: str, began: float, ended: float, details: dict[str, Any]) -> str:
+        """An event in rank 0's time. A better idea of the clock's offset must not let two of a track overlap."""
+        number = self._tracks.get(track)
+        announced = "" if number else self._announced(track)
         shift = self._clock.offset - self._zero
         first = round(max((began + shift) * 1e6, self._ends.get(track, 0.0)), 3)
         end = self._ends[track] = round(max((ended + shift) * 1e6, first), 3)
-        return track, name, first, round(end - first, 3), details
+        return (
+            f'{announced}{{"name": "{name}", "ph": "X", "pid": {self._rank}, "tid": {self._tracks[track]}, '
+            f'"ts": {first:.3f}, "dur": {end - first:.3f}, "args": {json.dumps(details)}}}'
+        )
+
+    def _announced(self, track: str) -> str:
+        """Names a new track, and gives it its place."""
+        number = self._tracks[track] = len(self._tracks) + 1
+        place = 10 * _TRACKS.index(track.split()[0]) + number
+        name = _metadata("thread_name", self._rank, {"name": track}, number)
+        return _SEPARATOR.join([name, _metadata("thread_sort_index", self._rank, {"sort_index": place}, number), ""])
 
 
 class NullTracer:

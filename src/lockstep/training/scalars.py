@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from lockstep.errors import UserError
@@ -14,6 +15,8 @@ from lockstep.training.loss import Metrics
 log = logging.getLogger(__name__)
 
 _Job = tuple[int, Callable[[], Mapping[str, float]]]
+_PAUSE = 0.5
+"""Seconds between two looks into the queue: waking up for every step would disturb the training more than writing."""
 
 
 class TensorBoard:
@@ -37,7 +40,8 @@ class TensorBoard:
         self._summary = Summary
         self._writer: Any = SummaryWriter(folder, purge_step=purge_step)
         self._frequency = frequency
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="lockstep tensorboard", daemon=True)
         self._thread.start()
 
@@ -53,19 +57,25 @@ class TensorBoard:
 
     def close(self) -> None:
         """Write what is left, and close the file."""
-        self._jobs.put(None)
+        self._closing.set()
         self._thread.join()
         self._writer.close()
 
     def _work(self) -> None:
         try:
-            while (job := self._jobs.get()) is not None:
-                step, values = job
-                record = [self._summary.Value(tag=tag, simple_value=value) for tag, value in values().items()]
-                self._writer.file_writer.add_summary(self._summary(value=record), step)
+            while not self._closing.wait(_PAUSE):
+                self._drain()
+            self._drain()
         except Exception as error:
             # A full disk must not end a training for the sake of its pictures.
             log.warning("TensorBoard gets no more scalars: %s", error)
+
+    def _drain(self) -> None:
+        with suppress(Empty):
+            while True:
+                step, values = self._jobs.get_nowait()
+                record = [self._summary.Value(tag=tag, simple_value=value) for tag, value in values().items()]
+                self._writer.file_writer.add_summary(self._summary(value=record), step)
 
 
 class NullScalars:
