@@ -127,7 +127,7 @@ class SeE2AConfig(Section):
     """Take zero as the mean of the environment rows instead of the mean of the data."""
     spectral: Annotated[Literal["auto", "off"] | float, BeforeValidator(_spectral)] = "auto"
     """Expand the embedding nets in splines during training, which is faster and changes neither the weights nor the
-    exported model: `auto` (as finely as an error of 1e-6 asks for), `off` (always evaluate the nets for every
+    exported model: `auto` (as finely as an error of 1e-5 asks for), `off` (always evaluate the nets for every
     neighbour), a number of intervals, or another tolerance below 1."""
 
     def findings(self) -> Iterator[Finding]:

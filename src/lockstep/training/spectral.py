@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 LADDER = (24, 32, 48, 64, 96, 128, 192)
 """Numbers of intervals to choose from; beyond the last the exact net is cheaper."""
-TOLERANCE = 1e-6
+TOLERANCE = 1e-5
 """Largest error of a net's value, and of its slope by the stretched variable, that is let stand."""
 CHECK_EVERY = 50
 """Steps between two looks at the error."""
