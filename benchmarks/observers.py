@@ -5,9 +5,9 @@
     mpirun -np 2 python ../../benchmarks/observers.py input.json 1200
     torchrun --nproc_per_node=2 --no-python python ../../benchmarks/observers.py input.json 1200
 
-"control" is "off" once more: what differs there is noise. On a busy machine look at the processor times; they are those
-of all threads of rank 0, so that what the observers' own threads do is in them. Lower quartiles are shown, because other
-load on the machine only ever makes a step slower.
+"control" is "off" once more: what differs there is noise. On a busy machine look at the processor times; they are
+those of all threads of rank 0, so that what the observers' own threads do is in them. Lower quartiles are shown,
+because other load on the machine only ever makes a step slower.
 """
 
 from __future__ import annotations
