@@ -44,8 +44,12 @@ demo: $(VENV)/.ready ## train on water for two minutes, then test, freeze and dr
 	echo "  model.ckpt-*              checkpoints: dp train --restart goes on from the last one"
 	echo "  out.json, train.log       the input with all defaults, and the log"
 
-test: lint types $(PEER)/.ready ## format, lint, types and tests, in under ten minutes
-	@OMP_NUM_THREADS=1 LOCKSTEP_REQUIRE_PEER=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
+# The tests come last and run whatever the checks before them say, so that their count is always seen.
+test: $(VENV)/.ready $(PEER)/.ready ## format, lint, types and tests, in under ten minutes
+	@checks=0
+	$(MAKE) --no-print-directory --keep-going lint types || checks=$$?
+	OMP_NUM_THREADS=1 LOCKSTEP_REQUIRE_PEER=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
+	exit $$checks
 
 lint: $(VENV)/.ready ## ruff
 	@$(BIN)/ruff format --check .
