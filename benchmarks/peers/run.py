@@ -1,0 +1,108 @@
+"""Lockstep and DeePMD-kit side by side: sets DeePMD-kit up in venvs of its own, measures, and writes the tables.
+
+    python benchmarks/peers/run.py                          everything but accuracy: about 25 minutes
+    python benchmarks/peers/run.py speed --rounds 5         a part of it: setup, speed, trained, many, accuracy, report
+    python benchmarks/peers/run.py accuracy --seeds 3       three trainings with each program: under an hour
+    python benchmarks/peers/run.py --quick                  does it all work? figures mean nothing, and are not kept
+
+Writes results.json and results.md beside this file, and the tables into docs/performance.md. A part that was not
+asked for keeps its figures of an earlier time. Leave the machine alone meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accuracy import measure_accuracy
+from many import measure_many
+from measure import RunError, about_machine, keep_off, say
+from programs import PROGRAMS, ROOT, set_up
+from speed import CASES, QUICK_CASES, measure_speed, measure_trained
+from tables import write_report
+
+HERE = Path(__file__).resolve().parent
+USUAL = ["setup", "speed", "trained", "many", "report"]
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
+    keep_off([arguments.core])
+    if "setup" in arguments.parts:
+        for key in arguments.programs:
+            set_up(PROGRAMS[key])
+    try:
+        measure_parts(arguments)
+    except RunError as error:
+        sys.exit(str(error))
+    if "report" in arguments.parts or arguments.quick:
+        write_report(arguments.output, None if arguments.quick else ROOT / "docs" / "performance.md")
+        say(f"tables in {arguments.output / 'results.md'}")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*USUAL, "accuracy", []], help="default: all but accuracy")
+    parser.add_argument("--accuracy", action="store_true", help="add the accuracy part to the others")
+    parser.add_argument("--programs", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
+    parser.add_argument("--rounds", type=int, default=3, help="how often each case is run (default: 3)")
+    parser.add_argument("--core", type=int, default=0, help="core that all programs run on (default: 0; -1: any)")
+    parser.add_argument("--systems", type=int, default=50_000, help="of the part many (default: 50000)")
+    parser.add_argument("--peer-systems", type=int, default=500, help="the same for DeePMD-kit; 0: not run")
+    parser.add_argument("--steps", type=int, default=3000, help="of the part accuracy (default: 3000)")
+    parser.add_argument("--seeds", type=int, default=3, help="of the part accuracy (default: 3)")
+    parser.add_argument("--quick", action="store_true", help="very short runs, kept in a temporary folder")
+    parser.add_argument("--output", type=Path, default=HERE, help="folder of results.json and results.md")
+    arguments = parser.parse_args()
+    arguments.parts = [*(arguments.parts or USUAL), *(["accuracy"] if arguments.accuracy else [])]
+    if arguments.quick:
+        arguments.rounds, arguments.systems, arguments.peer_systems, arguments.steps, arguments.seeds = (
+            1,
+            300,
+            20,
+            20,
+            1,
+        )
+        arguments.output = Path(tempfile.mkdtemp(prefix="peers-quick-"))
+    return arguments
+
+
+def measure_parts(arguments: argparse.Namespace) -> None:
+    """Measure what was asked for, keeping each part as soon as it is there."""
+    keys, core, quick = arguments.programs, arguments.core, arguments.quick
+    cases = QUICK_CASES if quick else CASES
+    accuracy_keys = [key for key in keys if key != "pytorch"] if len(keys) == len(PROGRAMS) else keys
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "speed": lambda: measure_speed(keys, cases, arguments.rounds, core, quick),
+        "trained": lambda: measure_trained(core, quick),
+        "many": lambda: measure_many(arguments.systems, arguments.peer_systems, keys, core, quick),
+        "accuracy": lambda: measure_accuracy(accuracy_keys, arguments.steps, arguments.seeds),
+    }
+    for name, measure in parts.items():
+        if name in arguments.parts:
+            say(f"part {name}")
+            began = time.perf_counter()
+            about = about_machine() | {"command": " ".join(["python", "benchmarks/peers/run.py", *sys.argv[1:]])}
+            about["versions"] = {key: PROGRAMS[key].versions() for key in keys}
+            about["commands"] = {key: PROGRAMS[key].shown(core) for key in keys}
+            figures = measure()
+            keep(arguments.output, name, {"about": about, "seconds": time.perf_counter() - began, **figures})
+
+
+def keep(output: Path, name: str, figures: dict[str, Any]) -> None:
+    """Put a part into results.json, leaving the others as they are."""
+    path = output / "results.json"
+    results = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(results | {name: figures}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Step time, start-up and memory of all programs on the same input, in alternation; and the limit beside them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import inputs
+from measure import Run, call, say, watch
+from programs import LOCKSTEP, PROGRAMS, Program, environment, pinned
+
+TIMEOUT = 900.0
+WARM_PASSES = 1.5
+"""Passes over the data before Lockstep is timed: by then it has kept what depends on coordinates only."""
+DIFFERENCE = re.compile(r"differs from the exact nets by at most (\S+) eV/A in forces, (\S+) eV/atom")
+INTERVALS = re.compile(r"spectral embedding: .*?(\d+) intervals")
+OWN_FIGURE = re.compile(r"average training time: (\S+) s/batch")
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A precision and a batch size.
+
+    Attributes:
+        every: steps between two rows of the learning curve.
+    """
+
+    precision: str
+    batch: int
+    every: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.precision}, batch {self.batch}"
+
+
+CASES = (Case("float64", 1, 20), Case("float32", 1, 20), Case("float64", 8, 5), Case("float32", 8, 5))
+QUICK_CASES = (Case("float64", 1, 2), Case("float32", 8, 1))
+
+
+def measure_speed(keys: list[str], cases: tuple[Case, ...], rounds: int, core: int, quick: bool) -> Record:
+    """All programs in turn, all cases, several times over."""
+    results: Record = {case.name: {"batch": case.batch, "rounds": []} for case in cases}
+    for number in range(rounds):
+        for case in cases:
+            say(f"round {number + 1} of {rounds}: {case.name}")
+            one: Record = {"limit": measure_limit(case, core, quick)}
+            for key in keys:
+                one[key] = measure_program(PROGRAMS[key], case, core, quick)
+                say(f"    {PROGRAMS[key].title:24s} {describe(one[key])}")
+            results[case.name]["rounds"].append(one)
+    return {"cases": results}
+
+
+def measure_program(program: Program, case: Case, core: int, quick: bool) -> Record:
+    """One run of one program. DeePMD-kit keeps nothing between passes and needs few steps to show its speed."""
+    config = inputs.water(case.precision, case.batch)
+    one_pass = math.ceil(inputs.frames(config) / case.batch)
+    since, steps = case.every, 3 * case.every
+    if program is LOCKSTEP and not quick:
+        since = math.ceil(WARM_PASSES * one_pass)
+        steps = since + one_pass
+    with tempfile.TemporaryDirectory(prefix="peers-") as name:
+        folder = Path(name)
+        inputs.write(inputs.lasting(config, steps, case.every), folder)
+        run = watch(pinned(program.call("train", "input.json"), core), folder, environment(), TIMEOUT)
+    record = summary(run, since)
+    if program is LOCKSTEP:
+        record |= about_spectral(run.log)
+        record["step_first_pass"] = statistics.median(
+            s for s, _ in run.intervals(case.every, max(one_pass, 3 * case.every))
+        )
+    return record
+
+
+def summary(run: Run, since: int) -> Record:
+    """The figures of a run, its speed from step `since` on.
+
+    TensorFlow's backend evaluates the loss once more at each display. Its own figure leaves that out, so it is taken
+    where it is the better one.
+    """
+    seconds, processor = zip(*run.intervals(since), strict=True)
+    seen = statistics.median(seconds)
+    own = OWN_FIGURE.search(run.log)
+    return {
+        "step": min(seen, float(own.group(1))) if own else seen,
+        "step_seen": seen,
+        "step_processor": statistics.median(processor),
+        "processor_share": sum(processor) / sum(seconds),
+        "first_step": run.first_step,
+        "memory": run.memory,
+        "memory_all": run.memory_all,
+        "seconds": run.seconds,
+    }
+
+
+def about_spectral(log: str) -> Record:
+    """What Lockstep logged of its embedding: intervals at the end, and the difference from the exact nets."""
+    record: Record = {}
+    if intervals := INTERVALS.findall(log):
+        record["intervals"] = int(intervals[-1])
+    if difference := DIFFERENCE.search(log):
+        record |= {"force_difference": float(difference.group(1)), "energy_difference": float(difference.group(2))}
+    return record
+
+
+def measure_limit(case: Case, core: int, quick: bool) -> float:
+    """Seconds that the unavoidable matrix products of a step take on this machine, now."""
+    config = inputs.water(case.precision, case.batch)
+    atoms = [str(case.batch * n) for n in inputs.atoms_of_types(config)]
+    widths = list(map(str, inputs.fitting_widths(config)))
+    script = Path(__file__).with_name("gemm.py")
+    command = [str(LOCKSTEP.bin / "python"), str(script), "--precision", case.precision]
+    command += ["--atoms", *atoms, "--widths", *widths, "--seconds", "0.2" if quick else "3"]
+    with tempfile.TemporaryDirectory(prefix="peers-") as folder:
+        text = call(pinned(command, core), Path(folder), environment(), TIMEOUT)
+    return float(json.loads(text.splitlines()[-1])["seconds"])
+
+
+def measure_trained(core: int, quick: bool) -> Record:
+    """Lockstep alone over a whole short training: nets sharpen as they learn, and finer splines cost more."""
+    steps, every = (60, 10) if quick else (3000, 100)
+    config = inputs.learning(inputs.water("float64", 1), 1e-3, 1e-5, 50)
+    config["training"]["validation_data"] = {"systems": [str(inputs.WATER / "data" / "validation")], "batch_size": 1}
+    with tempfile.TemporaryDirectory(prefix="peers-") as name:
+        folder = Path(name)
+        inputs.write(inputs.lasting(config, steps, every), folder)
+        run = watch(pinned(LOCKSTEP.call("train", "input.json"), core), folder, environment(), TIMEOUT)
+    record = summary(run, steps - 5 * every) | about_spectral(run.log) | {"steps": steps}
+    say(f"    {LOCKSTEP.title:24s} {describe(record)}")
+    return record
+
+
+def describe(record: Record) -> str:
+    return (
+        f"{1000 * record['step']:8.1f} ms a step ({1000 * record['step_processor']:.1f} ms of processor), first after "
+        f"{record['first_step']:.1f} s, {record['memory']:.0f} MB, {record['seconds']:.0f} s in all"
+    )

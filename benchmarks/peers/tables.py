@@ -1,0 +1,242 @@
+"""Turns results.json into Markdown: results.md beside it, and the block of the same tables in docs/performance.md.
+
+python benchmarks/peers/tables.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parents[1] / "docs" / "performance.md"
+TITLES = {
+    "lockstep": "Lockstep",
+    "tensorflow": "DeePMD-kit, TensorFlow",
+    "pytorch": "DeePMD-kit, PyTorch",
+}
+PEERS = ("tensorflow", "pytorch")
+AIMS = {"float64": "8 / 10", "float32": "6 / 10"}
+BUSY = 0.97
+"""A run that had less of its core than this was disturbed by others."""
+
+Record = dict[str, Any]
+Row = tuple[str, ...]
+
+
+def write_report(folder: Path, page: Path | None) -> None:
+    """Write the tables of `folder` / results.json, and put them into `page`."""
+    results = json.loads((folder / "results.json").read_text())
+    text = "\n\n".join(section(results) if name in results else missing(name) for name, section in SECTIONS.items())
+    note = "<!-- Written by benchmarks/peers/tables.py from results.json. -->"
+    (folder / "results.md").write_text(f"{note}\n# Lockstep and DeePMD-kit side by side\n\n{text}\n")
+    if page:
+        replace_block(page, "peers", text)
+
+
+def replace_block(page: Path, name: str, text: str) -> None:
+    """Put `text` between the marks of a block."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    content, count = re.subn(
+        f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: f"{begin}\n{text}\n{end}", page.read_text(), flags=re.S
+    )
+    assert count == 1, f"{page} has no block {name}"
+    page.write_text(content)
+
+
+def speed_section(results: Record) -> str:
+    """Ratios first, then start-up and memory, then how far the limit is."""
+    record = results["speed"]
+    cases: Record = record["cases"]
+    keys = [key for key in TITLES if all(key in r for case in cases.values() for r in case["rounds"])]
+    peers = [key for key in keys if key != "lockstep"]
+    header = ("", TITLES["lockstep"], *(title for key in peers for title in (TITLES[key], "ratio")), "aim")
+    rows = [case_row(name, case, peers) for name, case in cases.items()]
+    first = next(iter(cases.values()))
+    rows += [
+        plain_row("command to first step, s", first, keys, "first_step", ".1f", "under 4"),
+        plain_row("peak memory of the largest process, MB", first, keys, "memory", ".0f", "under 800"),
+        plain_row("peak memory of all processes, MB", first, keys, "memory_all", ".0f", ""),
+    ]
+    last_name, last = list(cases.items())[-1]
+    rows.append(plain_row(f"largest process, {last_name}, MB", last, keys, "memory", ".0f", ""))
+    rounds = len(first["rounds"])
+    return "\n\n".join(
+        [
+            "### Speed, start-up, memory",
+            table(header, rows),
+            f"Medians of {rounds} rounds in alternation; in brackets the lowest and highest ratio within one round. "
+            "Steps in milliseconds, divided by the batch size. Aims are ratios to TensorFlow / PyTorch. Start-up and "
+            "memory are those of the first line's runs.",
+            disturbance(r[key] for case in cases.values() for r in case["rounds"] for key in keys),
+            limit_table(cases),
+            about(record),
+        ]
+    )
+
+
+def case_row(name: str, case: Record, peers: list[str]) -> Row:
+    """Milliseconds a sample of all programs, with the ratio of each peer to Lockstep."""
+    rounds, batch = case["rounds"], case["batch"]
+    row = [f"step, {name}, ms a sample", f"{1000 * median(rounds, 'lockstep', 'step') / batch:.1f}"]
+    for key in peers:
+        ratios = [r[key]["step"] / r["lockstep"]["step"] for r in rounds]
+        row.append(f"{1000 * median(rounds, key, 'step') / batch:.1f}")
+        row.append(f"**{statistics.median(ratios):.1f}** ({min(ratios):.1f} to {max(ratios):.1f})")
+    return (*row, AIMS[name.split(",")[0]])
+
+
+def plain_row(title: str, case: Record, keys: list[str], figure: str, form: str, aim: str) -> Row:
+    own = median(case["rounds"], "lockstep", figure)
+    row = [title, f"{own:{form}}"]
+    for key in keys:
+        if key != "lockstep":
+            value = median(case["rounds"], key, figure)
+            row += [f"{value:{form}}", f"{value / own:.1f}"]
+    return (*row, aim)
+
+
+def limit_table(cases: Record) -> str:
+    rows = []
+    for name, case in cases.items():
+        rounds = case["rounds"]
+        limit = statistics.median(r["limit"] for r in rounds)
+        share = statistics.median(r["limit"] / r["lockstep"]["step"] for r in rounds)
+        first_pass = median(rounds, "lockstep", "step_first_pass")
+        step = median(rounds, "lockstep", "step")
+        rows.append((name, ms(limit), ms(step), f"**{100 * share:.0f} %**", ms(first_pass), "50 %"))
+    header = (
+        "",
+        "matrix products, ms a step",
+        "Lockstep, ms a step",
+        "share",
+        "in the first pass over the data",
+        "aim",
+    )
+    return "### The limit\n\n" + table(header, rows)
+
+
+def trained_section(results: Record) -> str:
+    record = results["trained"]
+    steps = record["steps"]
+    rows = [
+        (f"step, last sixth of {steps} steps, float64, batch 1, ms", ms(record["step"]), ""),
+        ("intervals of the spline by then", str(record.get("intervals", "-")), ""),
+        ("largest difference from the exact nets, forces, eV/A", difference(record, "force"), "1e-5"),
+        ("largest difference from the exact nets, energy, eV/atom", difference(record, "energy"), "1e-7"),
+    ]
+    parts = ["### After training", table(("", "Lockstep", "aim"), rows), disturbance([record]), about(record)]
+    return "\n\n".join(parts)
+
+
+def many_section(results: Record) -> str:
+    record = results["many"]
+    many, one = record["many"], record["one"]
+    ratio = many["step"] / one["step"]
+    rows = [
+        ("command to first step, s", f"{many['first_step']:.1f}", f"{one['first_step']:.1f}", "under 30"),
+        ("peak memory, MB", f"{many['memory']:.0f}", f"{one['memory']:.0f}", "under 2048"),
+        ("step, ms", f"{ms(many['step'])} ({ratio:.2f} times)", ms(one["step"]), "equal"),
+    ]
+    systems = record["systems"]
+    header = ("Lockstep", f"{systems} systems of 2 frames and 12 atoms", "one system with the same frames", "aim")
+    parts = ["### Many systems", table(header, rows)]
+    if record["peers"]:
+        peers = "; ".join(
+            f"{TITLES[key]} {one['first_step']:.0f} s and {one['memory']:.0f} MB"
+            for key, one in record["peers"].items()
+        )
+        parts.append(
+            f"For comparison, the first {record['peer_systems']} of these systems only, to the first step: {peers}."
+        )
+    return "\n\n".join([*parts, disturbance([many, one]), about(record)])
+
+
+def accuracy_section(results: Record) -> str:
+    record = results["accuracy"]
+    means = {key: statistics.mean(run["force"] for run in runs) for key, runs in record["runs"].items()}
+    rows = []
+    for key, runs in record["runs"].items():
+        each = ", ".join(f"{run['force']:.4f}" for run in runs)
+        energy = statistics.mean(run["energy"] for run in runs)
+        ratio = "" if key == "lockstep" else f"{means['lockstep'] / means[key]:.3f}"
+        rows.append((TITLES[key], f"{means[key]:.4f}", each, ratio, f"{1000 * energy:.3f}"))
+    header = ("", "force, eV/A, mean", "each seed", "Lockstep over this", "energy, meV/atom, mean")
+    text = (
+        f"Root-mean-square errors on all validation frames after {record['steps']} steps (learning rate 1e-3 to 1e-5, "
+        "`decay_steps` 50, batch 1, float64), by the program's own `dp test`; Lockstep's with the exact nets. Aim: "
+        "Lockstep within 3 % of DeePMD-kit."
+    )
+    return "\n\n".join(["### Accuracy", text, table(header, rows), *seed_differences(record), about(record)])
+
+
+def seed_differences(record: Record) -> list[str]:
+    runs = [run for run in record["runs"].get("lockstep", []) if "force_difference" in run]
+    if not runs:
+        return []
+    worst = {name: max(run[f"{name}_difference"] for run in runs) for name in ("force", "energy")}
+    return [
+        f"These Lockstep models differ from their exact nets by at most {worst['force']:.1e} eV/A in forces and "
+        f"{worst['energy']:.1e} eV/atom in energies."
+    ]
+
+
+SECTIONS: dict[str, Callable[[Record], str]] = {
+    "speed": speed_section,
+    "trained": trained_section,
+    "many": many_section,
+    "accuracy": accuracy_section,
+}
+
+
+def missing(name: str) -> str:
+    return f"Part `{name}` has not been measured yet: `python benchmarks/peers/run.py {name} report`."
+
+
+def about(record: Record) -> str:
+    """When, where, with what."""
+    facts = record["about"]
+    lines = [
+        f"{facts['date']}, {facts['processor']}, {facts['cores']} cores, load before {facts['load']}; "
+        f"`{facts['command']}`, {record['seconds'] / 60:.0f} min.",
+        "",
+    ]
+    lines += [f"- {TITLES[key]}: {versions}; `{facts['commands'][key]}`" for key, versions in facts["versions"].items()]
+    return "\n".join(lines)
+
+
+def disturbance(runs: Iterable[Record]) -> str:
+    """Whether the programs had their core for themselves."""
+    lowest = min(run["processor_share"] for run in runs)
+    if lowest >= BUSY:
+        return f"Every run had at least {100 * lowest:.0f} % of its core."
+    return (
+        f"**Disturbed**: a run had only {100 * lowest:.0f} % of its core, so other work on the machine, or waiting, is "
+        "in these figures."
+    )
+
+
+def difference(record: Record, name: str) -> str:
+    value = record.get(f"{name}_difference")
+    return "-" if value is None else f"{value:.1e}"
+
+
+def median(rounds: list[Record], key: str, figure: str) -> float:
+    return statistics.median(one[key][figure] for one in rounds)
+
+
+def ms(seconds: float) -> str:
+    return f"{1000 * seconds:.1f}"
+
+
+def table(header: Row, rows: Iterable[Row]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    write_report(HERE, PAGE)
