@@ -15,16 +15,24 @@ from lockstep.errors import UserError
 _TEMPORARY = re.compile(r"\.(?P<owner>.+)\.\d+\.tmp")
 # File systems that cannot flush a folder say so with one of these.
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_IN_THE_WAY = {
+    errno.EEXIST: "a part of the path is a file, not a folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EISDIR: "a folder has this name",
+}
 
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path to be written; on success it takes the name `path`, and both are on the disk.
 
-    On failure `path` is what it was; a failure of the operating system is told as a UserError.
+    The folder is made where it is missing. On failure `path` is what it was; a failure of the operating system is
+    told as a UserError.
     """
     target = Path(path)
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with _temporary(target, target.name) as temporary:
             yield temporary
             _sync(temporary)
@@ -34,7 +42,7 @@ def written_whole(path: str | Path) -> Iterator[Path]:
         raise UserError(
             f"cannot be written: {describe_failure(error, target)}",
             where=str(target),
-            remedy="check the folder's permissions and make room",
+            remedy="check the folder's permissions and make room, or name another file",
         ) from error
 
 
@@ -86,8 +94,10 @@ def remove_leftovers(folder: Path, owner_pattern: str) -> None:
 
 
 def describe_failure(error: OSError, path: Path) -> str:
-    """Why writing to `path` failed, with the free space when that may be the reason."""
-    reason = error.strerror or str(error)
+    """Why writing to `path` failed, with the free space when that is the reason."""
+    reason = _IN_THE_WAY.get(error.errno or 0, error.strerror or str(error))
+    if error.errno not in _NO_ROOM:
+        return reason
     folder = next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
     with suppress(OSError):
         return f"{reason} (free space in {folder}: {_readable(shutil.disk_usage(folder).free)})"

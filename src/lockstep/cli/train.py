@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lockstep.cli.options import HelpFormatter, add_log_options
 
 if TYPE_CHECKING:
+    from lockstep.config import Input
     from lockstep.observe.log import Logging
     from lockstep.parallel.context import WorkerContext
 
@@ -55,15 +56,15 @@ def run(args: argparse.Namespace) -> int:
     context = launchers.detect(os.environ)
     path = Path(args.log_path) if args.log_path else None
     records = configure_logging(parse_level(args.log_level), path, args.mpi_log, context)
-    # Checked before anything heavy is loaded, so that a typing mistake costs no waiting.
-    load_input(args.INPUT)
+    # Checked before anything heavy is loaded, so that a typing mistake costs no waiting; and once: it may be a pipe.
+    config = load_input(args.INPUT)
     try:
-        return _train(args, context, records)
+        return _train(args, config, context, records)
     finally:
         records.close()
 
 
-def _train(args: argparse.Namespace, context: WorkerContext, records: Logging) -> int:
+def _train(args: argparse.Namespace, config: Input, context: WorkerContext, records: Logging) -> int:
     from lockstep.parallel.devices import device_type, place_group, visible_gpus
     from lockstep.parallel.faults import guarded
     from lockstep.parallel.opening import open_group, timeout_of
@@ -88,6 +89,6 @@ def _train(args: argparse.Namespace, context: WorkerContext, records: Logging) -
             args.profile,
             args.timeline,
         )
-        train(args.INPUT, options, group, placement.device)
+        train(config, Path(args.INPUT).parent, options, group, placement.device)
         group.close()
     return 0

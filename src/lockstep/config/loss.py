@@ -76,7 +76,8 @@ class EnergyLossConfig(Section):
             yield Finding("start_pref_pf", "cannot be combined with use_huber", "remove one of them")
         weights = [getattr(self, f"{end}_pref_{x}") for end in ("start", "limit") for x in ("e", "f", "v", "ae", "pf")]
         if not any(weights):
-            yield Finding("", "all prefactors are zero, so there is nothing to train for")
+            remedy = "give start_pref_f and limit_pref_f, for example"
+            yield Finding("", "all prefactors are zero, so there is nothing to train for", remedy)
 
 
 LossConfig = EnergyLossConfig

@@ -198,7 +198,11 @@ class ModelConfig(Section):
     """Smallest standard deviation by which frame and atomic parameters are divided."""
 
     def findings(self) -> Iterator[Finding]:
-        """Yield lists that do not fit the atom types."""
+        """Yield lists that do not fit the atom types, and a model with nothing to train."""
+        if not (self.descriptor.trainable or any(self.fitting_net.trainable_layers)):
+            yield Finding(
+                "fitting_net.trainable", "nothing is trainable: model.descriptor.trainable is false too", "train a part"
+            )
         n = len(self.type_map)
         types = f"model.type_map has {n} type{'s' * (n > 1)}"
         doubled = [name for name, times in Counter(self.type_map).items() if times > 1]

@@ -59,11 +59,15 @@ def read_file(path: Path) -> Any:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        if path.is_dir():
+            raise InputError("cannot be read: it is a folder", where=str(path), remedy="name the input file in it") from error
+        remedy = "check the path, and that you may read it"
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path), remedy=remedy) from error
     except UnicodeDecodeError as error:
-        raise InputError("is not a text file in UTF-8", where=str(path)) from error
+        remedy = "name an input file in JSON or YAML, or save it as UTF-8"
+        raise InputError("is not a text file in UTF-8", where=str(path), remedy=remedy) from error
     if not text.strip():
-        raise InputError("the file is empty", where=str(path))
+        raise InputError("the file is empty", where=str(path), remedy="name an input file in JSON or YAML")
     parse = parse_yaml if path.suffix.lower() in (".yaml", ".yml") else parse_json
     try:
         return parse(text, str(path))
@@ -178,7 +182,7 @@ def _explain(error: json.JSONDecodeError) -> tuple[str, str, int]:
     if not rest:
         return "the file ends too early", "close every {, [ and quote", len(error.doc.rstrip())
     if error.msg.startswith("Expecting ',' delimiter"):
-        return "a comma or a closing bracket is missing before this", "", position
+        return "a comma or a closing bracket is missing before this", "add what is missing", position
     if error.msg.startswith("Extra data"):
         return "the file goes on after its object was closed", "check the closing brackets", position
     return _SIMPLE.get(error.msg.split(":")[0], error.msg), "", error.pos

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from lockstep.errors import InputError
@@ -39,10 +39,15 @@ def combine(problems: Sequence[Problem], source: str) -> InputError:
     return InputError("\n  ".join([f"{len(problems)} mistakes", *shown, *tail]), where=source)
 
 
-def nearest(name: str, known: Iterable[str], listed: Iterable[str] | None = None) -> str:
-    """Return advice on what `name` was meant to be: the nearest of `known`, or else all of `listed`."""
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    if close:
-        return f"did you mean {by_lower[close[0]]!r}?"
-    return f"possible here: {', '.join(sorted(by_lower.values() if listed is None else listed))}"
+def nearest(name: str, known: Collection[str], listed: Iterable[str] | None = None) -> str:
+    """Return advice on what `name` was meant to be: the nearest of `listed` or of `known`, or else all of `listed`.
+
+    Names in `known` alone are aliases: suggested only where no listed name comes close.
+    """
+    listed = list(known) if listed is None else list(listed)
+    for names in (listed, known):
+        by_lower = {candidate.lower(): candidate for candidate in names}
+        close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+        if close:
+            return f"did you mean {by_lower[close[0]]!r}?"
+    return f"possible here: {', '.join(sorted(listed))}"

@@ -110,7 +110,8 @@ class DataConfig(Section):
         total = sum(p for p in self.sys_probs if p >= 0)
         rest = any(p < 0 for p in self.sys_probs)
         if total > 1 + 1e-8 or (total < 1 - 1e-8 and not rest):
-            yield Finding("sys_probs", f"the probabilities add up to {total:g}, not to 1")
+            remedy = "make them add up to 1; a negative entry takes its share of what is left"
+            yield Finding("sys_probs", f"the probabilities add up to {total:g}, not to 1", remedy)
 
 
 class TrainingDataConfig(DataConfig):

@@ -59,7 +59,7 @@ class DataSet:
             every system must have them.
         required: further labels that every system must have.
         optional: labels that may be missing although a number of parameters says otherwise.
-        rglob_patterns, input_folder: see `search.find_systems`.
+        rglob_patterns, input_folder, option: see `search.find_systems`.
     """
 
     def __init__(
@@ -74,12 +74,13 @@ class DataSet:
         optional: Collection[str] = (),
         rglob_patterns: Sequence[str] | None = None,
         input_folder: str | Path | None = None,
+        option: str = "systems",
     ) -> None:
         self.type_map = tuple(type_map)
         self._labels = tuple(label for label in label_table(numb_fparam, numb_aparam) if label.name in labels)
         self._hdf5 = Hdf5Files()
         self._npy = NpyReader()
-        self._set_index(self._open(find_systems(systems, rglob_patterns, input_folder)))
+        self._set_index(self._open(find_systems(systems, rglob_patterns, input_folder, option)))
         parameters = {"fparam": numb_fparam, "aparam": numb_aparam}
         needed = {name for name, count in parameters.items() if count > 0} - set(optional)
         self._require(sorted(needed | set(required)))

@@ -14,6 +14,7 @@ def find_systems(
     systems: str | Path | Sequence[str | Path],
     rglob_patterns: Sequence[str] | None = None,
     input_folder: str | Path | None = None,
+    option: str = "systems",
 ) -> list[str]:
     """All systems that the entries of `systems` stand for.
 
@@ -22,16 +23,18 @@ def find_systems(
     system listed twice counts twice; what is found within one entry is sorted by path, so that all ranks
     agree whatever order their file system lists names in. With `rglob_patterns` only folders matching one
     of the patterns below the entry are taken. Relative paths start from the current folder;
-    `input_folder` only serves to explain a path that is not there.
+    `input_folder` and `option`, the place in the input file, only serve to explain a path that is not there.
     """
     entries = [systems] if isinstance(systems, (str, Path)) else list(systems)
     if not entries:
-        raise DataError("no systems are listed", remedy="name at least one system folder under `systems`")
+        raise DataError("no systems are listed", where=option, remedy="name at least one system folder")
     found: list[str] = []
     files = Hdf5Files()
     try:
         for entry in map(str, entries):
-            found += _expand(entry, rglob_patterns, input_folder, files)
+            if not os.path.exists(entry.partition("#")[0]) and not os.path.isdir(entry):
+                raise _missing(entry, input_folder, option)
+            found += _expand(entry, rglob_patterns, option, files)
     finally:
         files.close()
     return found
@@ -42,20 +45,18 @@ def is_hdf5(system: str) -> bool:
     return "#" in system and not os.path.isdir(system)
 
 
-def _expand(entry: str, patterns: Sequence[str] | None, input_folder: str | Path | None, files: Hdf5Files) -> list[str]:
+def _expand(entry: str, patterns: Sequence[str] | None, option: str, files: Hdf5Files) -> list[str]:
     if os.path.isdir(entry):
         found = _match(entry, patterns) if patterns else _walk(entry)
-    elif os.path.isfile(entry.partition("#")[0]):
-        found = find_groups(entry, files)
     else:
-        raise _missing(entry, input_folder)
+        found = find_groups(entry, files)
     if not found:
         raise DataError(
             "no system in it: nothing there "
             + ("matches `rglob_patterns` and " if patterns else "")
             + "has a type.raw",
             where=os.path.abspath(entry),
-            remedy="name a folder that holds type.raw and set.000, or a folder above such folders",
+            remedy=f"name in {option} a folder that holds type.raw and set.000, or a folder above such folders",
         )
     return found
 
@@ -90,8 +91,8 @@ def _match(top: str, patterns: Sequence[str]) -> list[str]:
     return sorted(path for path in matches if os.path.isfile(os.path.join(path, "type.raw")))
 
 
-def _missing(entry: str, input_folder: str | Path | None) -> DataError:
-    remedy = "correct the path under `systems`"
+def _missing(entry: str, input_folder: str | Path | None, option: str) -> DataError:
+    remedy = "correct the path"
     if not os.path.isabs(entry):
         remedy += "; relative paths start from the folder in which the command is run"
         if input_folder is not None:
@@ -99,4 +100,5 @@ def _missing(entry: str, input_folder: str | Path | None) -> DataError:
             if os.path.exists(beside):
                 remedy = f"it does exist beside the input file, as {beside}: run the command in that folder"
                 remedy += ", or give the absolute path"
-    return DataError("no such system", where=os.path.abspath(entry), value=entry, remedy=remedy)
+    reason = f"no such system: there is no {os.path.abspath(entry.partition('#')[0])}"
+    return DataError(reason, where=option, value=entry, remedy=remedy)

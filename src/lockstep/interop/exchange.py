@@ -21,7 +21,7 @@ def read_tree(path: str | Path) -> Tree:
     """Read the tree with its arrays in place. Nothing in the file is ever executed."""
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError("there is no such model file", where=str(path))
+        raise CheckpointError("there is no such model file", where=str(path), remedy="check the path")
     try:
         with h5py.File(path, "r") as file:
             tree = json.loads(file.attrs["json"])

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import UserError
+from lockstep.files import describe_failure
 
 if TYPE_CHECKING:
     from lockstep.parallel.channel import Channel
@@ -255,13 +256,17 @@ class Logging:
         if self._path is None or (rank != 0 and self._mode != "workers"):
             return None
         path = worker_path(self._path, rank) if self._mode == "workers" else self._path
-        # After a restart by the launcher, what happened before must stay readable.
-        start = os.O_APPEND if self._context.attempt else os.O_TRUNC
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | start, 0o644)
+            # Appended to: what happened before a restart, or in another run, must stay readable.
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as problem:
-            raise UserError(f"cannot be written: {problem.strerror}", where="--log-path", value=str(path)) from problem
+            raise UserError(
+                f"cannot be written: {describe_failure(problem, path)}",
+                where="--log-path",
+                value=str(path),
+                remedy="name another file, or leave the option out",
+            ) from problem
         return LineHandler(descriptor, _Formatter(_FILE, rank, self._mode == "collect"), owned=True)
 
 

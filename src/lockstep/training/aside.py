@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import count
 from pathlib import Path
+
+from lockstep.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -18,16 +22,35 @@ def old_files(prefix: Path, suffix: str, others: Iterable[Path]) -> list[Path]:
     return sorted(checkpoints) + [path for path in others if path.is_file()]
 
 
+def refuse_folders(outputs: Mapping[str, str]) -> None:
+    """Stop where a folder has the name of a file to be written; by the option that names it."""
+    for option, path in outputs.items():
+        if Path(path).is_dir():
+            raise UserError("a folder has this name", where=option, value=path, remedy="name a file")
+        if not os.access(_existing(Path(path).absolute().parent), os.W_OK | os.X_OK):
+            raise UserError("its folder cannot be written to", where=option, value=path, remedy="name another place")
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the one above it in which it can be made."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
 def set_aside(files: Iterable[Path]) -> Path | None:
-    """Move files to the first free folder `previous-<n>` beside them; None when there are none."""
+    """Move files to folders `previous-<n>` beside them, with the first number free everywhere; None without files.
+
+    Files of several folders stay apart: they may lie on different disks, or have the same name.
+    """
     files = list(files)
     if not files:
         return None
-    number = 1
-    while (target := files[0].parent / f"previous-{number}").exists():
-        number += 1
-    target.mkdir()
+    folders = dict.fromkeys(path.parent for path in files)
+    names = (f"previous-{number}" for number in count(1))
+    name = next(name for name in names if not any((folder / name).exists() for folder in folders))
+    for folder in folders:
+        (folder / name).mkdir()
     for path in files:
-        path.rename(target / path.name)
+        path.rename(path.parent / name / path.name)
+    target = files[0].parent / name
     log.warning("Files of an earlier run were moved to %s (to go on from it: dp train --restart)", target)
     return target

@@ -66,7 +66,8 @@ class RunLock:
             raise UserError(
                 f"the folder cannot be written to: {describe_failure(error, path)}",
                 where=str(output),
-                remedy="give the folder write permission or make room",
+                remedy="give the folder write permission or make room, or choose another: training.save_ckpt, save_dir"
+                " and disp_file say where a run writes",
             ) from error
         self._held.append((descriptor, path))
         os.ftruncate(descriptor, 0)

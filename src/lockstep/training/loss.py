@@ -34,6 +34,15 @@ TERMS = {
 }
 
 
+_LABELS = {
+    "e": ("energy",),
+    "f": ("force",),
+    "v": ("virial",),
+    "ae": ("atom_ener",),
+    "pf": ("force", "atom_pref"),
+}
+
+
 @dataclass(frozen=True)
 class Metrics:
     """Error sums and their counts, as one flat tensor (sums, then counts) that ranks can add in one message.
@@ -93,6 +102,12 @@ class EnergyLoss:
     def columns(self) -> tuple[str, ...]:
         """The names in the order of the learning curve."""
         return tuple(sorted(self.names))
+
+    @property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """The labels that each active term needs to count."""
+        labels = {**_LABELS, "pf": ("force",)} if self.config.use_default_pf else _LABELS
+        return {term: labels[term] for term in self.prefactors}
 
     def weights(self, lr: float) -> dict[str, float]:
         """The prefactor of each active term at learning rate `lr`."""

@@ -6,10 +6,12 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from lockstep.errors import UserError
+from lockstep.files import describe_failure
 from lockstep.training.loss import Metrics
 
 log = logging.getLogger(__name__)
@@ -38,7 +40,15 @@ class TensorBoard:
                 remedy="pip install 'lockstep-dp[tensorboard]', or set training.tensorboard to false",
             ) from error
         self._summary = Summary
-        self._writer: Any = SummaryWriter(folder, purge_step=purge_step)
+        try:
+            self._writer: Any = SummaryWriter(folder, purge_step=purge_step)
+        except OSError as error:
+            raise UserError(
+                f"cannot be written to: {describe_failure(error, Path(folder))}",
+                where="training.tensorboard_log_dir",
+                value=folder,
+                remedy="name another folder, or set training.tensorboard to false",
+            ) from error
         self._frequency = frequency
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._closing = threading.Event()

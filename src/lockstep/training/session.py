@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.config import Input, load_input
+from lockstep.config import Input
 from lockstep.config.training import DataConfig
 from lockstep.data import DataSet, DpLoaderSet, Plan, Stream, make_plan, steps_for_epochs, summary_lines
 from lockstep.files import write_text
@@ -27,7 +27,8 @@ from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
 from lockstep.parallel.opening import timeout_of
 from lockstep.training import scaling
-from lockstep.training.aside import old_files, set_aside
+from lockstep.training.aside import old_files, refuse_folders, set_aside
+from lockstep.training.check import check_frames, check_labels
 from lockstep.training.checkpoint import POINTER, SUFFIX, Checkpoint, CheckpointStore, NullStore
 from lockstep.training.lcurve import LearningCurve, NullCurve
 from lockstep.training.lock import RunLock
@@ -50,24 +51,24 @@ _COMPARED = 4
 """Micro-batches on which spline expansion and exact nets are compared in the end."""
 
 
-def train(input_file: str, options: Options, group: Group, device: str = "cpu") -> None:
-    """Run the training that `input_file` describes, on this rank of `group`."""
-    config = scaling.scale_steps(load_input(input_file), group.size)
+def train(given: Input, folder: Path, options: Options, group: Group, device: str = "cpu") -> None:
+    """Run the training that the input file describes, on this rank of `group`; `folder` is that of the file."""
+    config = scaling.scale_steps(given, group.size)
     group.progress.timeout = timeout_of(os.environ, config.training.timeout)
     wishes = find_wishes(options.profile, options.timeline, config.training)
     with _locked(config, group), observed(group, wishes, device) as tracer, ExitStack() as stack:
         checkpoint = find_restart(config, options, group)
         cache = PairCache(cache_budget(config.training.cache_memory, group.context.local_size))
-        folder = Path(input_file).parent
         plan = open_plan(config, config.training.training_data, "training", folder)
         validation = config.training.validation_data
         validation_plan = open_plan(config, validation, "validation", folder) if validation else None
+        if validation_plan and not options.skip_neighbor_stat:
+            check_frames(validation_plan, group)
         _check_same_setup(config, plan, checkpoint, group)
         start = make_start(config, plan, options, group, cache, checkpoint)
         start.potential.to(device)
         share_weights(start.potential.state_dict().values(), group)
-        _prepare_folder(start, options, group)
-        wiring = _Wiring(start, plan, validation_plan, group, cache, tracer, stack)
+        wiring = _Wiring(start, plan, validation_plan, group, cache, tracer, stack, options)
         wiring.trainer().run()
         wiring.report_difference()
 
@@ -83,7 +84,7 @@ def _locked(config: Input, group: Group) -> Iterator[None]:
 
 def open_plan(config: Input, data: DataConfig, kind: str, folder: Path) -> Plan:
     """Open the systems of a section of the input file and settle how they are drawn from."""
-    fitting = config.model.fitting_net
+    fitting, where = config.model.fitting_net, f"training.{kind}_data"
     dataset = DataSet(
         data.systems,
         config.model.type_map,
@@ -91,8 +92,8 @@ def open_plan(config: Input, data: DataConfig, kind: str, folder: Path) -> Plan:
         numb_aparam=fitting.numb_aparam,
         rglob_patterns=data.rglob_patterns,
         input_folder=folder,
+        option=f"{where}.systems",
     )
-    where = f"training.{kind}_data"
     plan = make_plan(dataset, data.batch_size, data.sys_probs, auto_prob=data.auto_prob, where=where)
     for line in summary_lines(kind, plan):
         log.info(line)
@@ -110,10 +111,14 @@ def _check_same_setup(config: Input, plan: Plan, checkpoint: Checkpoint | None, 
 
 
 def _prepare_folder(start: Start, options: Options, group: Group) -> None:
-    """Write out.json, and move the files of an earlier run out of the way of a new one."""
+    """Write out.json, and move the files of an earlier run out of the way of a new one.
+
+    The last thing before the first step: a run that cannot begin leaves everything as it was.
+    """
     if group.rank == 0:
+        curve = start.config.training.disp_file
+        refuse_folders({"training.disp_file": curve, "--output": options.output})
         if start.checkpoint is None:
-            curve = start.config.training.disp_file
             files = [Path(curve), Path(options.output), Path(POINTER), *filter(None, [budget_path(curve)])]
             set_aside(old_files(checkpoint_prefix(start.config), SUFFIX, files))
         write_text(options.output, json.dumps(start.config.dump(), indent=2) + "\n")
@@ -144,11 +149,15 @@ class _Wiring:
         cache: PairCache,
         tracer: Tracer | NullTracer,
         stack: ExitStack,
+        options: Options,
     ) -> None:
-        self.start, self.config, self.group, self.stack = start, start.config, group, stack
+        self.start, self.config, self.group, self.stack, self.options = start, start.config, group, stack, options
         self.plan, self.validation_plan, self.cache, self.tracer = plan, validation_plan, cache, tracer
         self.writes = group.rank == 0
         self.pace = scaling.Pace.of(self.config, group.size, start.step, start.saved("pace"))
+        self.validation_cache = PairCache(
+            cache_budget(start.config.training.cache_memory, group.context.local_size) // 4
+        )
         self.stream = self._stream()
         self.clock = StreamClock(start.step, self.stream.position, self.pace.per_step)
         self.spectral = Spectral(
@@ -171,6 +180,7 @@ class _Wiring:
         log.info("spectral embedding: %s", self.spectral.describe())
         schedule = make_schedule(config.learning_rate, scheduled, factor, self.pace.offset)
         loss = EnergyLoss(config.loss, schedule.start_lr)
+        check_labels(self.plan.dataset, loss)
         optimizer = make_optimizer(potential.named_parameters(), config.optimizer)
         if self.start.checkpoint is not None:
             restore_optimizer(optimizer, self.start.checkpoint)
@@ -199,7 +209,8 @@ class _Wiring:
         plan = self.validation_plan or self.plan
         stream = plan.stream(_VALIDATION_SEED)
         batches = (plan.dataset.read(*stream.at(number)) for number in range(_COMPARED))
-        difference = measure_difference(self.start.potential, basis, batches)
+        cache = self.validation_cache if self.validation_plan else self.cache
+        difference = measure_difference(self.start.potential, basis, batches, cache)
         log.info("spectral embedding: differs from the exact nets by at most %s", difference)
 
     def _numb_steps(self) -> int:
@@ -234,7 +245,9 @@ class _Wiring:
     def _outputs(self, loss: EnergyLoss, optimizer: Any, loader: DpLoaderSet[Any]) -> Outputs:
         training = self.config.training
         checkpoint = self.start.checkpoint
-        curve, scalars, budget_file = self._curve(loss), self._scalars(), self._budget_file()
+        scalars = self._scalars()
+        _prepare_folder(self.start, self.options, self.group)
+        curve, budget_file = self._curve(loss), self._budget_file()
         self.stack.callback(curve.close)
         self.stack.callback(budget_file.close)
         return Outputs(
@@ -293,8 +306,7 @@ class _Wiring:
         if plan is None or data is None:
             return NoValidation()
         potential = self.start.potential
-        cache = PairCache(cache_budget(self.config.training.cache_memory, self.group.context.local_size) // 4)
-        prepare = Preparer(potential, cache, lambda number: self.spectral.current)
+        prepare = Preparer(potential, self.validation_cache, lambda number: self.spectral.current)
         stream = plan.stream(_VALIDATION_SEED)
         return Validator(plan, stream, data.numb_btch, prepare, potential, loss, self.group)
 

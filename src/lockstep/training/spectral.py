@@ -19,7 +19,6 @@ from torch import Tensor
 from lockstep.data import MicroBatch
 from lockstep.geometry import PairCache, SplineBasis
 from lockstep.geometry.basis import S0
-from lockstep.memory import free_memory
 from lockstep.model import Potential
 from lockstep.network.mlp import MLP
 from lockstep.training.prepare import Preparer
@@ -155,9 +154,10 @@ class Difference:
 
 
 @torch.no_grad()
-def measure_difference(potential: Potential, basis: SplineBasis, batches: Iterable[MicroBatch]) -> Difference:
-    """Evaluate some frames both ways."""
-    cache = PairCache(free_memory() // 8)
+def measure_difference(
+    potential: Potential, basis: SplineBasis, batches: Iterable[MicroBatch], cache: PairCache
+) -> Difference:
+    """Evaluate some frames both ways; their pairs are taken from `cache`."""
     expanded, exact = Preparer(potential, cache, lambda number: basis), Preparer(potential, cache)
     frames, force, energy = 0, 0.0, 0.0
     for batch in batches:

@@ -80,8 +80,7 @@ def load_weights(potential: Potential, tensors: Mapping[str, Tensor], where: str
 
 def refuse_other_model(saved: ModelConfig, given: ModelConfig, where: str) -> None:
     """Stop when weights are of another model than the input file describes."""
-    given_dump = given.model_dump(mode="json")
-    saved_dump = saved.model_dump(mode="json")
+    given_dump, saved_dump = (_spelt_out(config.model_dump(mode="json")) for config in (given, saved))
     if isinstance(given.descriptor.sel, str):
         given_dump["descriptor"]["sel"] = saved_dump["descriptor"]["sel"]
     differences = compare_configs(saved_dump, given_dump, "model", ignore=_NOT_OF_THE_MODEL)
@@ -91,3 +90,11 @@ def refuse_other_model(saved: ModelConfig, given: ModelConfig, where: str) -> No
             where=where,
             remedy="use the input file of that run (out.json beside it), or train anew",
         )
+
+
+def _spelt_out(model: dict[str, Any]) -> dict[str, Any]:
+    """With `default` replaced by what it stands for: model files of other programs always say it."""
+    for part in ("descriptor", "fitting_net"):
+        if model[part]["precision"] == "default":
+            model[part]["precision"] = "float64"
+    return model

@@ -17,6 +17,7 @@ from lockstep.errors import UserError
 from lockstep.files import written_whole
 from lockstep.geometry import PairCache
 from lockstep.parallel.group import Group
+from lockstep.training.check import digest_frames
 from lockstep.training.survey import Survey, run_survey
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ def survey_with_file(config: Input, plan: Plan, cache: PairCache, group: Group, 
     if training.stat_file is None:
         return run_survey(plan, config.model, cache, group, all_frames=all_frames)
     path = stat_path(training.stat_file)
-    key = fingerprint(config, plan, all_frames)
+    key = group.all_gather_object(fingerprint(config, plan, all_frames) if group.rank == 0 else "")[0]
     found = _read(path, key, config)
     if found is not None:
         log.info("Statistics of the training data are read from %s", path)
@@ -54,7 +55,7 @@ def stat_path(stat_file: str) -> Path:
 
 
 def fingerprint(config: Input, plan: Plan, all_frames: bool) -> str:
-    """Equal for the same systems and the same questions about them."""
+    """Equal for the same data, wherever they lie, and the same questions about them."""
     descriptor, data = config.model.descriptor, plan.dataset
     questions: dict[str, Any] = {
         "type_map": config.model.type_map,
@@ -62,8 +63,8 @@ def fingerprint(config: Input, plan: Plan, all_frames: bool) -> str:
         "all_frames": all_frames,
         "parameters": (config.model.fitting_net.numb_fparam, config.model.fitting_net.numb_aparam),
         **{name: getattr(descriptor, name) for name in ("rcut", "rcut_smth", "exclude_types", "env_protection")},
-        "systems": [data.name(system) for system in range(data.n_systems)],
         "shape": [data.n_frames.tolist(), data.natoms.tolist(), plan.batch_sizes.tolist()],
+        "content": digest_frames(plan, config.model.data_stat_nbatch, all_frames=all_frames),
     }
     return hashlib.sha256(json.dumps(questions).encode()).hexdigest()[:32]
 
@@ -92,7 +93,6 @@ def _read(path: Path, key: str, config: Input) -> Survey | None:
 
 
 def _write(path: Path, key: str, survey: Survey) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as temporary:
         if path.is_file():
             temporary.write_bytes(path.read_bytes())

@@ -99,9 +99,14 @@ def run_survey(
     """Look at every frame (or, unless `all_frames`, at those chosen for statistics only), this rank at its share."""
     cutoff = unlimited_cutoff(config)
     survey = Survey.empty(config)
-    chunks = _sampled(list(_chunks(plan, config.data_stat_nbatch, all_frames)), plan)[group.rank :: group.size]
+    chunks = frame_chunks(plan, config.data_stat_nbatch, all_frames=all_frames)
+    looked_at = sum(len(chunk.frames) for chunk in chunks)
+    if all_frames and looked_at < plan.dataset.total_frames:
+        total = plan.dataset.total_frames
+        log.info("neighbours are counted in %d of %d frames (all of them: dp neighbor-stat)", looked_at, total)
+    chunks = chunks[group.rank :: group.size]
 
-    def look(chunk: _Chunk) -> tuple[MicroBatch, list[Pairs]]:
+    def look(chunk: Chunk) -> tuple[MicroBatch, list[Pairs]]:
         batch = plan.dataset.read(chunk.system, chunk.frames)
         return batch, [cached_pairs(cache, batch, frame, cutoff) for frame in range(len(chunk.frames))]
 
@@ -181,7 +186,7 @@ def apply_statistics(potential: Potential, survey: Survey) -> None:
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class Chunk:
     """Some frames of one system, and which of them take part in the statistics."""
 
     system: int
@@ -189,7 +194,14 @@ class _Chunk:
     sampled: NDArray[np.bool_]
 
 
-def _chunks(plan: Plan, nbatch: int, all_frames: bool) -> Iterator[_Chunk]:
+def frame_chunks(plan: Plan, nbatch: int, *, all_frames: bool) -> list[Chunk]:
+    """The frames to look at: all of them, or an even sample where all would take too long."""
+    chunks = list(_chunks(plan, nbatch, all_frames))
+    seconds = sum(len(c.frames) * (_PER_FRAME + _PER_ATOM * int(plan.dataset.natoms[c.system])) for c in chunks)
+    return chunks[:: max(1, math.ceil(seconds / _PATIENCE))]
+
+
+def _chunks(plan: Plan, nbatch: int, all_frames: bool) -> Iterator[Chunk]:
     for system, (n_frames, natoms, batch_size) in enumerate(
         zip(plan.dataset.n_frames, plan.dataset.natoms, plan.batch_sizes, strict=True)
     ):
@@ -201,19 +213,4 @@ def _chunks(plan: Plan, nbatch: int, all_frames: bool) -> Iterator[_Chunk]:
         per_chunk = max(1, _CHUNK_ATOMS // int(natoms))
         for start in range(0, len(frames), per_chunk):
             part = frames[start : start + per_chunk]
-            yield _Chunk(system, part, sampled[part])
-
-
-def _sampled(chunks: list[_Chunk], plan: Plan) -> list[_Chunk]:
-    """All chunks, or an even sample where all would take too long. The same on any number of ranks."""
-    seconds = sum(len(c.frames) * (_PER_FRAME + _PER_ATOM * int(plan.dataset.natoms[c.system])) for c in chunks)
-    stride = max(1, math.ceil(seconds / _PATIENCE))
-    if stride == 1:
-        return chunks
-    kept = chunks[::stride]
-    log.info(
-        "neighbours are counted in %d of %d frames (all of them: dp neighbor-stat)",
-        sum(len(c.frames) for c in kept),
-        sum(len(c.frames) for c in chunks),
-    )
-    return kept
+            yield Chunk(system, part, sampled[part])

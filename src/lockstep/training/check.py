@@ -1,0 +1,65 @@
+"""Reading data before training begins, so that a run does not fail on them hours later."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from lockstep.data import DataSet, MicroBatch, Plan, worker_count
+from lockstep.errors import DataError, InputError
+from lockstep.parallel.group import Group
+from lockstep.training.loss import EnergyLoss
+from lockstep.training.survey import Chunk, frame_chunks
+
+log = logging.getLogger(__name__)
+
+
+def check_labels(data: DataSet, loss: EnergyLoss) -> None:
+    """Refuse a system that has nothing to train for; tell of terms of the loss that no system has labels for."""
+    if not loss.labels:
+        raise InputError(
+            "no term takes part, because none has both prefactors above zero",
+            where="loss",
+            remedy="give start_pref_f and limit_pref_f, or those of another term",
+        )
+    useful = np.zeros(len(data), dtype=bool)
+    for term, names in loss.labels.items():
+        having = np.logical_and.reduce([data.has(name) for name in names])
+        useful |= having
+        if not having.any():
+            files = " with ".join(f"{name}.npy" for name in names)
+            log.warning("loss.start_pref_%s has no effect: no training system has %s", term, files)
+    if not useful.all():
+        files = " or ".join(sorted({f"{name}.npy" for names in loss.labels.values() for name in names}))
+        raise DataError(
+            f"the system has no label that the loss asks for: {files}",
+            where=data.name(int(np.flatnonzero(~useful)[0])),
+            remedy="add the labels to its sets, or leave the system out",
+        )
+
+
+def check_frames(plan: Plan, group: Group) -> None:
+    """Read the frames once, this rank its share: a broken one is refused now, not when it is drawn."""
+    _digests(plan, frame_chunks(plan, 1, all_frames=True)[group.rank :: group.size])
+
+
+def digest_frames(plan: Plan, nbatch: int, *, all_frames: bool) -> str:
+    """A hash of the frames' content, those for statistics at least."""
+    return hashlib.sha256(b"".join(_digests(plan, frame_chunks(plan, nbatch, all_frames=all_frames)))).hexdigest()
+
+
+def _digests(plan: Plan, chunks: list[Chunk]) -> list[bytes]:
+    with ThreadPoolExecutor(max(1, worker_count())) as pool:
+        return list(pool.map(lambda chunk: _digest(plan.dataset.read(chunk.system, chunk.frames)), chunks))
+
+
+def _digest(batch: MicroBatch) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    cells = [] if batch.cell is None else [batch.cell]
+    labels = [value for _, value in sorted(batch.labels.items())]
+    for values in (batch.coord, batch.types, *cells, *labels):
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.digest()

@@ -1,0 +1,316 @@
+"""Every mistake ends with exit code 2 and one screen that names place, reason and remedy; no file changes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from runs import dp, folder_state, tiny_input, tiny_system, write_input
+
+Spoil = Callable[[Path], None]
+ONE_SCREEN = 25
+TD = "training__training_data__"
+
+
+@dataclass
+class Case:
+    """A mistake: what is changed in a good run, and the words its message must have."""
+
+    words: tuple[str, ...]
+    changes: dict[str, Any] = field(default_factory=dict)
+    spoil: Spoil = lambda folder: None
+    arguments: tuple[str, ...] = ()
+
+
+def key(path: str, value: Any, *words: str, **more: Any) -> Case:
+    return Case((path.replace("__", "."), *words), {path: value, **more})
+
+
+def raw_input(content: bytes | str, *words: str) -> Case:
+    data = content.encode() if isinstance(content, str) else content
+    return Case(("input.json", *words), spoil=lambda folder: (folder / "input.json").write_bytes(data) and None)
+
+
+def array(name: str, change: Callable[[np.ndarray], np.ndarray], *words: str) -> Case:
+    def spoil(folder: Path) -> None:
+        file = folder / "train" / "set.000" / f"{name}.npy"
+        np.save(file, change(np.load(file)), allow_pickle=True)
+
+    return Case((f"train/set.000/{name}.npy", *words), spoil=spoil)
+
+
+def poked(name: str, value: float, *words: str) -> Case:
+    def change(values: np.ndarray) -> np.ndarray:
+        values = values.copy()
+        values.reshape(len(values), -1)[2, 0] = value
+        return values
+
+    return array(name, change, *words)
+
+
+def text_file(name: str, text: str, *words: str) -> Case:
+    return Case((f"train/{name}", *words), spoil=lambda folder: (folder / "train" / name).write_text(text) and None)
+
+
+def file_case(spoil: Spoil, *words: str, **changes: Any) -> Case:
+    return Case(words, changes, spoil)
+
+
+def cut(folder: Path) -> None:
+    file = folder / "train" / "set.000" / "coord.npy"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def flat_cells(folder: Path) -> None:
+    file = folder / "train" / "set.000" / "box.npy"
+    cells = np.load(file).reshape(-1, 3, 3)
+    cells[1, 2] = cells[1, 0] + cells[1, 1]
+    np.save(file, cells.reshape(-1, 9))
+
+
+class Trap:
+    """Unpickling it leaves a file behind."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
+        return (open, ("trap-was-sprung", "w"))
+
+
+def pickled_model(folder: Path) -> None:
+    for name in ("model.pt", "model.pkl", "model.ckpt-1.safetensors", "model.dp", "model.ckpt.pt"):
+        (folder / name).write_bytes(pickle.dumps(Trap()))
+
+
+def torch_model(folder: Path) -> None:
+    import torch
+
+    torch.save({"x": Trap()}, folder / "model.pt")
+
+
+def no_frames(folder: Path) -> None:
+    for file in (folder / "train" / "set.000").iterdir():
+        np.save(file, np.load(file)[:0])
+
+
+def damaged_hdf5(folder: Path) -> None:
+    (folder / "data.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(50))
+
+
+def some_hdf5(folder: Path) -> None:
+    with h5py.File(folder / "data.hdf5", "w") as file:
+        file["cu/type.raw"] = [0]
+
+
+def empty_hdf5_set(folder: Path) -> None:
+    with h5py.File(folder / "data.hdf5", "w") as file:
+        file["cu/type.raw"] = [0, 0]
+        file.create_group("cu/set.000")
+
+
+def as_folder(name: str) -> Spoil:
+    return lambda folder: (folder / name).mkdir()
+
+
+def as_file(name: str) -> Spoil:
+    return lambda folder: (folder / name).write_text("mine") and None
+
+
+def no_system(folder: Path) -> None:
+    (folder / "empty").mkdir()
+
+
+def some_sets(folder: Path) -> None:
+    target = folder / "train" / "set.001"
+    target.mkdir()
+    for name in ("coord", "box", "energy"):
+        np.save(target / f"{name}.npy", np.load(folder / "train" / "set.000" / f"{name}.npy"))
+
+
+def removed(name: str) -> Spoil:
+    return lambda folder: (folder / "train" / name).unlink()
+
+
+def no_labels(folder: Path) -> None:
+    for name in ("energy", "force"):
+        (folder / "train" / "set.000" / f"{name}.npy").unlink()
+
+
+def mixed_types(folder: Path) -> None:
+    np.save(folder / "train" / "set.000" / "real_atom_types.npy", np.full((6, 6), 7))
+
+
+CASES: dict[str, Case] = {
+    # the input file itself
+    "no such input": Case(("nothing.json", "remedy"), arguments=("nothing.json",)),
+    "folder as input": Case(("train", "folder"), arguments=("train",)),
+    "empty input": raw_input("", "empty"),
+    "binary input": raw_input(bytes(range(256)), "UTF-8"),
+    "npy as input": Case(("coord.npy",), arguments=("train/set.000/coord.npy",)),
+    "not UTF-8": raw_input('{"model": "é"}'.encode("latin-1"), "UTF-8"),
+    "missing comma": raw_input('{"model": {}\n  "loss": {}}', "line 2", "column 3"),
+    "unclosed": raw_input('{"model": {', "line 1"),
+    "duplicate key": raw_input('{"loss": {},\n "loss": {}}', "loss", "lines 1 and 2", "keep one"),
+    "a list": raw_input("[1, 2]", "object"),
+    "NaN in JSON": raw_input(
+        json.dumps(tiny_input(learning_rate__start_lr=float("nan"))), "line 1, column", "NaN is not a number"
+    ),
+    # keys and values
+    "unknown key": key("training__numb_stepz", 5, "unknown key", "numb_steps"),
+    "not supported yet": key("training__zero_stage", 1, "not supported yet"),
+    "other descriptor": key("model__descriptor__type", "dpa3", "not supported yet"),
+    "steps and epochs": key("training__numb_steps", 5, "numb_epoch", training__numb_epoch=2),
+    "no length": Case(("training.numb_steps", "numb_epoch"), {"training__numb_steps": None}),
+    "words for a number": key("training__numb_steps", "many", "integer"),
+    "number in quotes": key("model__descriptor__rcut", "6.0", "number", "quotes"),
+    "negative width": key("model__descriptor__neuron", [4, -8], "-8", "at least 1"),
+    "zero steps": key("training__numb_steps", 0, "at least 1"),
+    "negative cutoff": key("model__descriptor__rcut", -6.0, "greater than 0"),
+    "switch beyond cutoff": key("model__descriptor__rcut_smth", 4.0, "rcut", "smaller"),
+    "sel of wrong length": key("model__descriptor__sel", [24], "1 entries", "2 types"),
+    "sel of nonsense": key("model__descriptor__sel", "auto:abc", "auto:FACTOR"),
+    "sel by counting, counting skipped": Case(
+        ("model.descriptor.sel", "skip-neighbor-stat"),
+        {"model__descriptor__sel": "auto"},
+        arguments=("input.json", "--skip-neighbor-stat"),
+    ),
+    "auto:abc": key(TD + "batch_size", "auto:abc", "auto:N"),
+    "batch sizes of wrong length": key(TD + "batch_size", [1, 2], "2 entries", "1 system"),
+    "probabilities of wrong length": key(TD + "sys_probs", [0.5, 0.5], "2 entries", "1 system"),
+    "probabilities beyond one": key(TD + "sys_probs", [1.5], "add up"),
+    "block of no system": key(TD + "auto_prob", "prob_sys_size;0:9:1", "0:9:1"),
+    "filter leaves nothing": key(TD + "batch_size", "filter:2", "no system is left"),
+    "warm-up as long as the run": key("learning_rate__warmup_steps", 12, "numb_steps"),
+    "warm-up longer than the epochs": key(
+        "learning_rate__warmup_steps", 100, "100 steps", training__numb_steps=None, training__numb_epoch=2
+    ),
+    "stop above start": key("learning_rate__stop_lr", 1.0, "start_lr"),
+    "nothing to train for": Case(
+        ("loss", "prefactors"),
+        {f"loss__{end}_pref_{x}": 0 for end in ("start", "limit") for x in "ef"},
+    ),
+    "statistics to be read from nowhere": key(
+        "training__stat_file_mode", "read", "stat.hdf5", training__stat_file="stat.hdf5"
+    ),
+    "all layers frozen": Case(
+        ("trainable",), {"model__descriptor__trainable": False, "model__fitting_net__trainable": False}
+    ),
+    # the data
+    "no such system": key(TD + "systems", ["nowhere"], "nowhere", "no such system"),
+    "folder without systems": Case(("empty", "type.raw", "remedy"), {TD + "systems": ["empty"]}, spoil=no_system),
+    "truncated": file_case(cut, "train/set.000/coord.npy", "truncated"),
+    "pickled objects": array("coord", lambda a: np.array([Trap()], dtype=object), "object"),
+    "text in npy": array("energy", lambda a: np.array(["x"] * len(a)), "U1"),
+    "NaN coordinate": poked("coord", np.nan, "nan", "frame 2", "atom 0"),
+    "NaN force": poked("force", np.nan, "nan", "frame 2"),
+    "infinite energy": poked("energy", np.inf, "inf", "frame 2"),
+    "NaN cell": poked("box", np.nan, "nan", "frame 2"),
+    "flat cell": file_case(flat_cells, "train/set.000/box.npy", "flat", "frame 1"),
+    "too few forces": array("force", lambda a: a[:, :-3], "shape"),
+    "too few frames": array("energy", lambda a: a[:-1], "5 frames", "6"),
+    "coordinates of other atoms": array("coord", lambda a: a[:, :-3], "shape", "6 atoms"),
+    "type out of range": text_file("type.raw", "0 0 1 1 0 7", "type 7", "out of range"),
+    "negative type": text_file("type.raw", "0 0 1 1 0 -1", "negative"),
+    "types in words": text_file("type.raw", "A A B B A B", "type numbers"),
+    "no atoms": text_file("type.raw", "", "no atoms"),
+    "foreign element": Case(
+        ("train/type.raw", "Xe", "type_map"),
+        spoil=lambda folder: (folder / "train" / "type_map.raw").write_text("A Xe") and None,
+    ),
+    "mixed type out of range": file_case(mixed_types, "real_atom_types.npy", "type 7", "out of range"),
+    "no coordinates": file_case(removed("set.000/coord.npy"), "train/set.000", "coord.npy is missing"),
+    "no frames": file_case(no_frames, "train", "no frames"),
+    "sets that differ": file_case(some_sets, "set.001", "force.npy"),
+    "parameters missing": Case(("fparam.npy", "train"), {"model__fitting_net__numb_fparam": 2}),
+    "damaged HDF5": file_case(damaged_hdf5, "data.hdf5", "HDF5", **{TD + "systems": ["data.hdf5"]}),
+    "no such group": file_case(some_hdf5, "data.hdf5", "/ag", **{TD + "systems": ["data.hdf5#/ag"]}),
+    "HDF5 set without coordinates": file_case(empty_hdf5_set, "coord.npy", **{TD + "systems": ["data.hdf5#/cu"]}),
+    "text file as system": Case(("input.json", "HDF5"), {TD + "systems": ["input.json"]}),
+    "no validation data": Case(("nowhere",), {"training__validation_data": {"systems": ["nowhere"]}}),
+    "no energies, no forces": Case(
+        ("train", "energy", "force"),
+        spoil=no_labels,
+    ),
+    # files of the run
+    "no such checkpoint": Case(
+        ("model.ckpt", "no such checkpoint"), arguments=("input.json", "--restart", "model.ckpt")
+    ),
+    "no such initial model": Case(("old.ckpt",), arguments=("input.json", "--init-model", "old.ckpt")),
+    "no such frozen model": Case(("old.dp",), arguments=("input.json", "--init-frz-model", "old.dp")),
+    "restart from a folder of data": Case(("train", "no checkpoint"), arguments=("input.json", "-r", "train")),
+    "restart from text": Case(("input.json",), arguments=("input.json", "-r", "input.json")),
+    "init from text": Case(("input.json",), arguments=("input.json", "-i", "input.json")),
+    "frozen from text": Case(("input.json",), arguments=("input.json", "-f", "input.json")),
+    **{
+        f"pickle as {option} {name}": Case((name,), spoil=pickled_model, arguments=("input.json", option, name))
+        for option in ("--restart", "--init-model", "--init-frz-model")
+        for name in ("model.pt", "model.pkl", "model.ckpt-1.safetensors", "model.dp", "model.ckpt")
+    },
+    "torch file as checkpoint": Case(
+        ("model.pt", "pickle"), spoil=torch_model, arguments=("input.json", "--restart", "model.pt")
+    ),
+    "checkpoints below a file": Case(("mine/model", "is a file", "save_ckpt"), {"training__save_ckpt": "mine/model"}),
+    "learning curve below a file": Case(
+        ("mine/lcurve.out", "is a file", "disp_file"), {"training__disp_file": "mine/lcurve.out"}
+    ),
+    "learning curve is a folder": key("training__disp_file", "train", "train", "folder"),
+    "defaults below a file": Case(("mine/out.json",), arguments=("input.json", "-o", "mine/out.json")),
+    "defaults are a folder": Case(("train", "folder"), arguments=("input.json", "-o", "train")),
+    "log below a file": Case(("mine/log",), arguments=("input.json", "-l", "mine/log")),
+    "log is a folder": Case(("train",), arguments=("input.json", "-l", "train")),
+    "statistics below a file": Case(("mine/stat.hdf5", "is a file"), {"training__stat_file": "mine/stat.hdf5"}),
+    "statistics not HDF5": key("training__stat_file", "mine.hdf5", "mine.hdf5", "remove"),
+    "events below a file": key(
+        "training__tensorboard_log_dir", "mine/events", "mine/events", training__tensorboard=True
+    ),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which a good run would work, and in which an earlier run has left its files."""
+    tiny_system(tmp_path / "train")
+    as_file("mine")(tmp_path)
+    as_file("mine.hdf5")(tmp_path)
+    for name in ("lcurve.out", "out.json"):
+        (tmp_path / name).write_text("of an earlier run")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def prepared(folder: Path, case: Case) -> list[str]:
+    write_input(folder, tiny_input(**case.changes))
+    case.spoil(folder)
+    return ["train", *(case.arguments or ("input.json",))]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_mistake_is_explained_and_nothing_is_touched(
+    name: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    case = CASES[name]
+    arguments = prepared(folder, case)
+    before = folder_state(folder)
+    code = dp(*arguments, "-v", "WARNING")
+    output = capfd.readouterr()
+    assert code == 2, output.err
+    assert folder_state(folder) == before
+    assert "Traceback" not in output.err
+    assert len(output.err.splitlines()) <= ONE_SCREEN
+    assert "dp train: error:" in output.err
+    missing = [word for word in case.words if word not in output.err]
+    assert not missing, output.err
+    # Either advice, or a reason that is one.
+    assert any(word in output.err for word in ("remedy:", "expected", "must ", "needs ")), output.err
+
+
+@pytest.mark.parametrize("name", ["missing comma", "truncated", "no such checkpoint", "flat cell"])
+def test_debug_shows_where_the_error_came_from(name: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert dp(*prepared(folder, CASES[name]), "-v", "DEBUG") == 2
+    assert "Traceback" in capfd.readouterr().err
