@@ -60,7 +60,8 @@ def read_file(path: Path) -> Any:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         if path.is_dir():
-            raise InputError("cannot be read: it is a folder", where=str(path), remedy="name the input file in it") from error
+            remedy = "name the input file in it"
+            raise InputError("cannot be read: it is a folder", where=str(path), remedy=remedy) from error
         remedy = "check the path, and that you may read it"
         raise InputError(f"cannot be read: {error.strerror}", where=str(path), remedy=remedy) from error
     except UnicodeDecodeError as error:
