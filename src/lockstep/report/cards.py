@@ -65,7 +65,7 @@ def _steps(
 
 
 def _left(lines: Sequence[Mapping[str, Any]], steps: int) -> str:
-    paces = [line["wall"] / line["steps"] for line in lines[-_RECENT:] if line.get("steps")]
+    paces = [line["wall"] / line["steps"] for line in lines[-_RECENT:] if line.get("steps") and "wall" in line]
     return str(timedelta(seconds=round(median(paces) * steps))) if paces else ""
 
 
@@ -99,7 +99,7 @@ def _place(lines: Sequence[Mapping[str, Any]], log: LogFacts) -> list[Card]:
     workers = len(lines[-1].get("per_rank_samples_per_s", [])) if lines else 0
     count = str(workers or log.facts.get("world size", ""))
     nodes = log.facts.get("node list", "")
-    cards = [_card("Workers", count, f"on {nodes.strip('[]')}" if nodes else "")] if count else []
+    cards = [_card("Workers", count, f"on {nodes.strip('[]').replace(chr(39), '')}" if nodes else "")] if count else []
     if "computing device" in log.facts:
         threads = log.facts.get("num_intra_threads")
         note = f"{threads} thread(s) a worker" if threads else ""

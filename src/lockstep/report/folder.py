@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,20 @@ class RunFolder:
         except (OSError, ValueError):
             return None
 
+    def newest(self, paths: Iterable[Path]) -> Path | None:
+        """The file that was written last."""
+        return max(paths, key=lambda path: _state(path)[0], default=None)
+
     def fingerprint(self) -> str:
         """Changes when any file does."""
-        states = [path.stat() for path in self.files()]
-        return f"{len(states)}-{max((s.st_mtime_ns for s in states), default=0)}-{sum(s.st_size for s in states)}"
+        states = [_state(path) for path in self.files()]
+        return f"{len(states)}-{max((when for when, _ in states), default=0)}-{sum(size for _, size in states)}"
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """When a file was written, and its size; zeros if it has gone meanwhile, as old checkpoints do."""
+    try:
+        state = path.stat()
+    except OSError:
+        return 0, 0
+    return state.st_mtime_ns, state.st_size

@@ -38,8 +38,7 @@ class LogFacts:
 
 def find_log(folder: RunFolder) -> Path | None:
     """The newest file of the folder that begins like the log of a training."""
-    logs = [path for path in folder.files() if path.suffix in _SUFFIXES and _is_log(path)]
-    return max(logs, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return folder.newest(path for path in folder.files() if path.suffix in _SUFFIXES and _is_log(path))
 
 
 def read_log(path: Path) -> LogFacts:

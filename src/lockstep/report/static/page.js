@@ -27,7 +27,7 @@
   function number(value, digits = 4) {
     if (value === null || value === undefined || Number.isNaN(value)) return "–";
     const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(digits - 2).replace("e+", "e");
+    if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(digits - 2).replace(/\.?0*e\+?/, "e");
     return size >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
   }
   const percent = (share) => (share === null || share === undefined ? "–" : (100 * share).toFixed(1) + " %");
@@ -74,7 +74,8 @@
     if (old) { old.plot.destroy(); old.observer.disconnect(); }
     const width = Math.max(200, place.clientWidth);
     const made = new uPlot(options(spec, width, height(width)), spec.data, place);
-    made.over.addEventListener("dblclick", () => { made.zoomed = false; });
+    // Before the plot itself hears of it, and asks for the ranges of all its data.
+    made.over.addEventListener("dblclick", () => { made.zoomed = false; }, { capture: true });
     const observer = new ResizeObserver(() => {
       const now = Math.max(200, place.clientWidth);
       if (now !== made.width) made.setSize({ width: now, height: height(now) });
