@@ -41,7 +41,7 @@ def test_help_is_quick() -> None:
 def test_help_names_every_verb(dp: Callable) -> None:
     result = dp("--help")
     names = [verb.__name__.rpartition(".")[2].replace("_", "-") for verb in VERBS]
-    assert len(names) == 8
+    assert len(names) == 10
     assert all(name in result.out for name in names)
 
 
