@@ -11,8 +11,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import inputs
-from measure import call, say, watch
-from programs import LOCKSTEP, PROGRAMS, PYTORCH, Program, environment, pinned
+from measure import call, environment, pinned, say, watch
+from programs import LOCKSTEP, PROGRAMS, PYTORCH, Program
 from speed import about_spectral
 
 TIMEOUT = 3 * 3600.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from programs import ROOT
+from measure import ROOT
 
 WATER = ROOT / "examples" / "water"
 Config = dict[str, Any]

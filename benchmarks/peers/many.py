@@ -8,8 +8,8 @@ from typing import Any
 
 import inputs
 import numpy as np
-from measure import say, watch
-from programs import LOCKSTEP, PROGRAMS, Program, environment, pinned
+from measure import environment, pinned, say, watch
+from programs import LOCKSTEP, PROGRAMS, Program
 from speed import describe, summary
 
 FRAMES = 2

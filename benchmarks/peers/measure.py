@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
 LOOK_EVERY = 0.005
 """Seconds between two looks at the learning curve."""
 WEIGH_EVERY = 0.05
@@ -198,6 +199,21 @@ def steps_of(curve: Path) -> list[int]:
 
 def tail(log: Path, lines: int = 20) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def environment(threads: int = 1) -> dict[str, str]:
+    """This process's environment without what would steer the programs, and with their number of threads."""
+    steering = ("PYTHONPATH", "NUM_WORKERS", "VIRTUAL_ENV")
+    kept = {k: v for k, v in os.environ.items() if k not in steering and not k.startswith(("DP_", "LOCKSTEP_", "TF_"))}
+    names = ("OMP_NUM_THREADS", "DP_INTRA_OP_PARALLELISM_THREADS", "DP_INTER_OP_PARALLELISM_THREADS")
+    return {**kept, **dict.fromkeys(names, str(threads))}
+
+
+def pinned(command: Sequence[str], *cores: int) -> list[str]:
+    """The command on these cores only; anywhere when one is negative."""
+    if min(cores) < 0:
+        return list(command)
+    return ["taskset", "-c", ",".join(map(str, cores)), *command]
 
 
 def keep_off(cores: Sequence[int]) -> None:

@@ -6,16 +6,13 @@ libraries, and it has a command named `dp` too.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import say
+from measure import ROOT, pinned, say
 
-ROOT = Path(__file__).resolve().parents[2]
 DEEPMD_KIT = "3.2.0"
 VERSIONS = (
     "import importlib.metadata as m, sys; "
@@ -101,18 +98,3 @@ def set_up(program: Program) -> None:
         for file in venv.glob(f"lib/python*/site-packages/{path}"):
             file.unlink()
     ready.touch()
-
-
-def environment(threads: int = 1) -> dict[str, str]:
-    """This process's environment without what would steer the programs, and with their number of threads."""
-    steering = ("PYTHONPATH", "NUM_WORKERS", "VIRTUAL_ENV")
-    kept = {k: v for k, v in os.environ.items() if k not in steering and not k.startswith(("DP_", "LOCKSTEP_", "TF_"))}
-    names = ("OMP_NUM_THREADS", "DP_INTRA_OP_PARALLELISM_THREADS", "DP_INTER_OP_PARALLELISM_THREADS")
-    return {**kept, **dict.fromkeys(names, str(threads))}
-
-
-def pinned(command: Sequence[str], *cores: int) -> list[str]:
-    """The command on these cores only; anywhere when one is negative."""
-    if min(cores) < 0:
-        return list(command)
-    return ["taskset", "-c", ",".join(map(str, cores)), *command]

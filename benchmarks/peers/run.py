@@ -23,12 +23,13 @@ from typing import Any
 
 from accuracy import measure_accuracy
 from many import measure_many
-from measure import RunError, about_machine, keep_off, say
-from programs import PROGRAMS, ROOT, set_up
+from measure import ROOT, RunError, about_machine, keep_off, say
+from programs import PROGRAMS, set_up
 from speed import CASES, QUICK_CASES, measure_speed, measure_trained
 from tables import write_report
 
 HERE = Path(__file__).resolve().parent
+Keep = Callable[[dict[str, Any]], None]
 USUAL = ["setup", "speed", "trained", "many", "report"]
 
 
@@ -80,28 +81,33 @@ def measure_parts(arguments: argparse.Namespace) -> None:
     keys, core, quick = arguments.programs, arguments.core, arguments.quick
     cases = QUICK_CASES if quick else CASES
     accuracy_keys = [key for key in keys if key != "pytorch"] if len(keys) == len(PROGRAMS) else keys
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "speed": lambda: measure_speed(keys, cases, arguments.rounds, core, quick),
-        "trained": lambda: measure_trained(core, quick),
-        "many": lambda: measure_many(arguments.systems, arguments.peer_systems, keys, core, quick),
-        "accuracy": lambda: measure_accuracy(accuracy_keys, arguments.steps, arguments.seeds),
+    parts: dict[str, Callable[[Keep], dict[str, Any]]] = {
+        "speed": lambda kept: measure_speed(keys, cases, arguments.rounds, core, quick, kept),
+        "trained": lambda _: measure_trained(core, quick),
+        "many": lambda _: measure_many(arguments.systems, arguments.peer_systems, keys, core, quick),
+        "accuracy": lambda _: measure_accuracy(accuracy_keys, arguments.steps, arguments.seeds),
     }
     for name, measure in parts.items():
         if name in arguments.parts:
             say(f"part {name}")
-            began = time.perf_counter()
-            about = about_machine() | {"command": " ".join(["python", "benchmarks/peers/run.py", *sys.argv[1:]])}
-            about["versions"] = {key: PROGRAMS[key].versions() for key in keys}
-            about["commands"] = {key: PROGRAMS[key].shown(core) for key in keys}
-            figures = measure()
-            keep(arguments.output, name, {"about": about, "seconds": time.perf_counter() - began, **figures})
+            kept = keeper(arguments.output, name, keys, core)
+            kept(measure(kept))
 
 
-def keep(output: Path, name: str, figures: dict[str, Any]) -> None:
-    """Put a part into results.json, leaving the others as they are."""
+def keeper(output: Path, name: str, keys: list[str], core: int) -> Keep:
+    """What puts a part into results.json, with when and how it was measured, leaving the others as they are."""
+    began = time.perf_counter()
+    about = about_machine() | {"command": " ".join(["python", "benchmarks/peers/run.py", *sys.argv[1:]])}
+    about["versions"] = {key: PROGRAMS[key].versions() for key in keys}
+    about["commands"] = {key: PROGRAMS[key].shown(core) for key in keys}
     path = output / "results.json"
-    results = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(results | {name: figures}, indent=1) + "\n")
+
+    def keep(figures: dict[str, Any]) -> None:
+        results = json.loads(path.read_text()) if path.exists() else {}
+        part = {"about": about, "seconds": time.perf_counter() - began, **figures}
+        path.write_text(json.dumps(results | {name: part}, indent=1) + "\n")
+
+    return keep
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ import math
 import re
 import statistics
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import inputs
-from measure import Run, call, say, watch
-from programs import LOCKSTEP, PROGRAMS, Program, environment, pinned
+from measure import Run, call, environment, pinned, say, watch
+from programs import LOCKSTEP, PROGRAMS, Program
 
 TIMEOUT = 900.0
 WARM_PASSES = 1.5
@@ -46,8 +47,10 @@ CASES = (Case("float64", 1, 20), Case("float32", 1, 20), Case("float64", 8, 5), 
 QUICK_CASES = (Case("float64", 1, 2), Case("float32", 8, 1))
 
 
-def measure_speed(keys: list[str], cases: tuple[Case, ...], rounds: int, core: int, quick: bool) -> Record:
-    """All programs in turn, all cases, several times over."""
+def measure_speed(
+    keys: list[str], cases: tuple[Case, ...], rounds: int, core: int, quick: bool, keep: Callable[[Record], None]
+) -> Record:
+    """All programs in turn, all cases, several times over; `keep` gets what there is after every round."""
     results: Record = {case.name: {"batch": case.batch, "rounds": []} for case in cases}
     for number in range(rounds):
         for case in cases:
@@ -57,6 +60,7 @@ def measure_speed(keys: list[str], cases: tuple[Case, ...], rounds: int, core: i
                 one[key] = measure_program(PROGRAMS[key], case, core, quick)
                 say(f"    {PROGRAMS[key].title:24s} {describe(one[key])}")
             results[case.name]["rounds"].append(one)
+        keep({"cases": results})
     return {"cases": results}
 
 
