@@ -13,4 +13,9 @@ Function = TypeVar("Function", bound=Callable[..., None])
 def compiled(function: Function) -> Function:
     """Compile a loop on its first call. nogil: loader threads run while the training step does; fastmath lets sums be
     vectorised."""
-    return cast(Function, numba.njit(cache=True, nogil=True, fastmath=True, boundscheck=False)(function))
+    options = {"nogil": True, "fastmath": True, "boundscheck": False}
+    try:
+        return cast(Function, numba.njit(cache=True, **options)(function))
+    except RuntimeError:
+        # Neither the program's folder nor the user's can be written to: compiled anew in every process.
+        return cast(Function, numba.njit(**options)(function))
