@@ -100,6 +100,7 @@ SCALING: dict[str, Any] = {
     "host": "n1",
     "device": "cpu",
     "places": 2,
+    "load": 0.0,
     "steps": 100,
     "warmup": 30,
     "date": "2026-01-01",

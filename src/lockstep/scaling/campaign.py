@@ -58,10 +58,9 @@ class Campaign:
         launcher = find_launcher(self.launcher)
         folder = _new_folder(self.output)
         device, places = _machine()
-        _warn_of_load()
         rows: list[Measurement] = []
         length = Length.of(self.steps)
-        conditions = self._conditions(length, device, places)
+        conditions = self._conditions(length, device, places, _other_load())
         for workers, accumulate in accumulations(self.workers, config.training.acc_freq, self.strong).items():
             over = launcher.local and workers * max(1, self.threads if device == "cpu" else 1) > places
             run = _Run(folder / str(workers), workers, accumulate, length)
@@ -73,7 +72,7 @@ class Campaign:
             _write(folder, make_result(conditions, rows, self.predict))
         return make_result(conditions, rows, self.predict)
 
-    def _conditions(self, length: Length, device: str, places: int) -> Conditions:
+    def _conditions(self, length: Length, device: str, places: int, load: float) -> Conditions:
         return Conditions(
             input=Path(self.input).name,
             mode=STRONG if self.strong else WEAK,
@@ -82,6 +81,7 @@ class Campaign:
             host=socket.gethostname(),
             device=device,
             places=places,
+            load=round(load, 2),
             steps=length.counted,
             warmup=length.warmup,
             date=datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -131,7 +131,7 @@ class _Run:
 def report_failure(error: RunFailedError) -> None:
     """Show the end of what a failed run said."""
     _say(f"\nThe run in {error.output.parent} {error}. The end of {error.output}:\n")
-    for line in error.tail:
+    for line in error.tail or ["(it said nothing)"]:
         _say(f"    {line}")
 
 
@@ -168,10 +168,12 @@ def _machine() -> tuple[str, int]:
     return device, len(gpus) if device == "cuda" else len(os.sched_getaffinity(0))
 
 
-def _warn_of_load() -> None:
+def _other_load() -> float:
+    """The load of other programs, told if it is so much that it spoils the measurement."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > _BUSY * cores:
         _say(f"Other programs are running here (load {load:.1f} on {cores} cores): the numbers will be too low.")
+    return load
 
 
 def _write(folder: Path, result: dict[str, Any]) -> None:

@@ -5,9 +5,9 @@
 with k micro-batches a worker and step. A tree of messages is log2(W) deep; a ring moves 2 (W - 1) / W times the
 gradient over every link; m(W) is how far the slowest of W equal, normally distributed workers lies above their mean:
 all wait for it. The four coefficients, in seconds, are not negative and least in the sum of the squared relative
-errors. Where the runs tell how a step's time divides, own work, communication and waiting are fitted too, with a tenth
-of the weight: that settles what the totals of two or three runs leave open. A weak pull towards zero shares out what
-even the parts leave open (between 1 and 2 workers latency and transfer grow alike).
+errors. Where the runs tell how a step's time divides, own work, communication and waiting are fitted too, with half
+the weight: that settles what the totals of two or three runs leave open. A weak pull towards zero shares out what even
+the parts leave open (between 1 and 2 workers latency and transfer grow alike).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-_PARTS, _PULL = 0.1, 1e-3
+_PARTS, _PULL = 0.5, 1e-3
 """Weights of a step's parts and of the pull, against 1 for the whole of a measured step."""
 
 

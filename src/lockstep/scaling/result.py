@@ -20,7 +20,14 @@ FORMULA = "T(W) = k*compute + latency*log2(W) + transfer*2(W-1)/W + imbalance*sq
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which the runs were made."""
+    """Under which the runs were made.
+
+    Attributes:
+        threads: of each worker; 0 where the cores were shared out.
+        places: cores, or GPUs, of this machine.
+        load: of other programs, before the first run.
+        steps: measured ones of each run, after those of `warmup`.
+    """
 
     input: str
     mode: str
@@ -29,6 +36,7 @@ class Conditions:
     host: str
     device: str
     places: int
+    load: float
     steps: int
     warmup: int
     date: str

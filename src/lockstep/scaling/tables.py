@@ -36,7 +36,8 @@ def _conditions(result: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     return (
         f"{batch[0].upper()}{batch[1:]}, {threads}, launcher {result['launcher']}, {result['places']} "
-        f"{'GPU' if result['device'] == 'cuda' else 'core'}(s) on {result['host']}.\n"
+        f"{'GPU' if result['device'] == 'cuda' else 'core'}(s) on {result['host']}, "
+        f"load of other programs {result['load']:g}.\n"
         f"Median of {result['steps']} steps after {result['warmup']} of warm-up; {result['date']}; {versions}."
     )
 
