@@ -18,7 +18,7 @@ from programs import LOCKSTEP, PROGRAMS, Program
 
 TIMEOUT = 900.0
 WARM_PASSES = 1.5
-"""Passes over the data before Lockstep is timed: by then it has kept what depends on coordinates only."""
+"""Passes over the data before Lockstep is timed: by then it has kept the neighbour lists."""
 DIFFERENCE = re.compile(r"differs from the exact nets by at most (\S+) eV/A in forces, (\S+) eV/atom")
 INTERVALS = re.compile(r"spectral embedding: .*?(\d+) intervals")
 OWN_FIGURE = re.compile(r"average training time: (\S+) s/batch")
