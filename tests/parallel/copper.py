@@ -16,6 +16,7 @@ from unittest import mock
 import numpy as np
 from thread_group import on_ranks
 
+from lockstep.config import load_input
 from lockstep.parallel.group import Group
 from lockstep.training import spectral
 from lockstep.training.checkpoint import load_checkpoint
@@ -76,7 +77,7 @@ def train_on_threads(file: Path, ranks: int, **options: Any) -> None:
             return error(*arguments)
 
     def work(group: Group) -> None:
-        train(str(file), Options(**options), group)
+        train(load_input(file), file.parent, Options(**options), group)
 
     with mock.patch.object(spectral, "expansion_error", one_at_a_time):
         on_ranks(ranks, work)

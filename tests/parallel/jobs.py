@@ -55,9 +55,10 @@ def find(*candidates: Path | str) -> str:
     pytest.skip(f"no {candidates[0]}: see tests/parallel/launchers.sh")
 
 
-def start(command: list[str], **changes: str) -> subprocess.Popen[str]:
+def start(command: list[str], cwd: Path | None = None, **changes: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
+        cwd=cwd,
         env=environment(**changes),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -80,6 +81,16 @@ def finish(job: subprocess.Popen[str], folder: Path, limit: float = 60.0) -> Out
 def run(launcher: list[str], folder: Path, *options: str, python: str = sys.executable, **changes: str) -> Outcome:
     """`launcher toy.py folder options`, to its end."""
     return finish(start([*launcher, python, str(TOY), str(folder), *options], **changes), folder)
+
+
+def dp(*arguments: str) -> list[str]:
+    """The command as a user gives it."""
+    return [find(BIN / "dp"), *arguments]
+
+
+def run_in(folder: Path, command: list[str], limit: float = 120.0, **changes: str) -> Outcome:
+    """`command` in `folder`, to its end."""
+    return finish(start(command, folder, **changes), folder, limit)
 
 
 def torchrun(*options: str) -> list[str]:

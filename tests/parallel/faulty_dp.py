@@ -1,0 +1,112 @@
+"""`dp`, with a fault on one rank: FAULT="KIND PLACE RANK [ATTEMPTS]" in the environment says which, where and on whom.
+
+Kinds: kill, term, stop (the signals), raise (an error in Python), loss (a loss that is not finite), read (a frame that
+cannot be read). Places: start (while the data are surveyed), step (the eighth), saving (the second checkpoint),
+validating (the third time). FAULT_FILE gets the time of the fault.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import lockstep.files
+import lockstep.training.checkpoint as checkpoint_module
+from lockstep.cli.main import main
+from lockstep.data import DataSet
+from lockstep.parallel import launchers
+from lockstep.training.checkpoint import NullStore
+from lockstep.training.loop import Trainer
+from lockstep.training.loss import EnergyLoss
+from lockstep.training.survey import Survey
+from lockstep.training.validation import Validator
+
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
+AT = {"start": 1, "step": 8, "saving": 2, "validating": 3}
+
+
+def break_down(kind: str) -> None:
+    Path(os.environ["FAULT_FILE"]).write_text(repr(time.time()))
+    if kind == "raise":
+        raise RuntimeError("a fault on purpose")
+    if kind == "read":
+        raise OSError(5, "Input/output error")
+    os.kill(os.getpid(), SIGNALS[kind])
+    # A signal with a handler is handled a moment later.
+    time.sleep(0.2)
+
+
+def before(owner: type, name: str, act: Callable[[], None], at: int) -> None:
+    """Let `act` happen before the call number `at` (from 1) of a method."""
+    method, calls = getattr(owner, name), count(1)
+
+    def replaced(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == at:
+            act()
+        return method(*arguments, **options)
+
+    setattr(owner, name, replaced)
+
+
+def prepare(kind: str, place: str, rank: int) -> None:
+    def act() -> None:
+        break_down(kind)
+
+    if kind == "loss":
+        spoil_loss(AT["step"])
+    elif kind == "read":
+        before(Trainer, "step", lambda: before(DataSet, "read", act, 1), AT["step"])
+    elif place == "start":
+        before(Survey, "combine", act, AT[place])
+    elif place == "step":
+        before(Trainer, "step", act, AT[place])
+    elif place == "validating":
+        before(Validator, "__call__", act, AT[place])
+    elif rank:
+        before(NullStore, "save", act, AT["saving"])
+    else:
+        fail_while_writing(act)
+
+
+def fail_while_writing(act: Callable[[], None]) -> None:
+    """With half of the second checkpoint on the disk."""
+    calls = count(1)
+
+    def write(path: Path, data: bytes, owner: str = "") -> None:
+        if path.name.startswith("model.ckpt-") and next(calls) == AT["saving"]:
+            path.with_name(f".{path.name}.{os.getpid()}.tmp").write_bytes(data[: len(data) // 2])
+            act()
+        lockstep.files.write_atomically(path, data, owner)
+
+    checkpoint_module.write_atomically = write
+
+
+def spoil_loss(step: int) -> None:
+    """A label of this rank's micro-batch of `step` is so large that its square is not a number."""
+    method, calls = EnergyLoss.__call__, count(1)
+
+    def loss(self: EnergyLoss, prediction: Any, labels: Any, *rest: Any) -> Any:
+        # Validation asks for losses too, though not before the first display.
+        import torch
+
+        if torch.is_grad_enabled() and next(calls) == step:
+            Path(os.environ["FAULT_FILE"]).write_text(repr(time.time()))
+            labels = {**labels, "force": torch.full_like(labels["force"], 1e200)}
+        return method(self, prediction, labels, *rest)
+
+    EnergyLoss.__call__ = loss  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    fault, where, which, *attempts = os.environ["FAULT"].split()
+    context = launchers.detect(os.environ)
+    if context.rank == int(which) and context.attempt < int(attempts[0] if attempts else 1):
+        prepare(fault, where, context.rank)
+    sys.argv[0] = "dp"
+    sys.exit(main())

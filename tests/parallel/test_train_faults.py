@@ -1,0 +1,218 @@
+"""Faults in a real training: the whole job ends in time and says who and when; nothing is left but a whole checkpoint.
+
+Two ranks and a telling selection by default. LOCKSTEP_FAULTS=all tries every fault in every place on the first, the
+second and the last of three ranks; `make faults` does so and writes docs/faults.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from copper import train_on_threads, write_copper
+from jobs import ROOT, Outcome, dp, finish, mpirun, run_in, start, torchrun
+
+from lockstep.training.checkpoint import load_checkpoint
+
+pytestmark = [pytest.mark.parallel, pytest.mark.timeout(240)]
+
+TIMEOUT = 5.0
+ALL = os.environ.get("LOCKSTEP_FAULTS") == "all"
+SIZE = 3 if ALL else 2
+FAULTY = Path(__file__).with_name("faulty_dp.py")
+SETTINGS = {"training__numb_steps": 14, "training__disp_freq": 3, "training__save_freq": 5}
+# Step in which the fault happens, and step of the checkpoint that must be left.
+STEPS = {"start": (0, None), "step": (8, 5), "saving": (10, 5), "validating": (6, 5)}
+
+
+@dataclass(frozen=True)
+class Case:
+    launcher: str
+    kind: str
+    place: str
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.launcher}-{self.kind}-{self.place}-rank{self.rank}"
+
+
+def everything() -> list[Case]:
+    """Both launchers for every fault in every place, by turns over the ranks."""
+    cases = []
+    for kind in ("kill", "term", "stop", "raise"):
+        for place in STEPS:
+            for rank in range(3):
+                turn = len(cases) + len(cases) // 3
+                cases.append(Case(("mpirun", "torchrun")[turn % 2], kind, place, rank))
+    for kind in ("loss", "read"):
+        cases += [Case(("mpirun", "torchrun")[rank % 2], kind, "step", rank) for rank in range(3)]
+    return cases
+
+
+SELECTION = [
+    Case("mpirun", "kill", "saving", 0),
+    Case("mpirun", "loss", "step", 1),
+    Case("mpirun", "read", "step", 1),
+    Case("torchrun", "stop", "start", 1),
+    Case("torchrun", "raise", "validating", 1),
+    Case("torchrun", "term", "step", 0),
+]
+
+
+def start_ranks(launcher: str, size: int) -> list[str]:
+    return mpirun("-np", str(size)) if launcher == "mpirun" else torchrun(f"--nproc_per_node={size}")
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Processes that still work in `folder`."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "cwd").resolve() == folder.resolve():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+def told(outcome: Outcome, case: Case) -> str:
+    """The line of the log that names the rank and the step."""
+    step = r"\d+" if case.kind == "read" else str(STEPS[case.place][0])
+    for line in outcome.text.splitlines():
+        if "ERROR" in line and re.search(rf"\brank {case.rank}\b", line) and re.search(rf"step {step}\b", line):
+            return line.partition("ERROR")[2].strip()
+    pytest.fail(f"no line names rank {case.rank} and step {step}:\n{outcome.text}")
+
+
+def keep_row(case: Case | str, seconds: float, code: int, words: str, checkpoint: str) -> None:
+    """A row for docs/faults.md."""
+    path = os.environ.get("LOCKSTEP_FAULT_ROWS")
+    if path:
+        row = {"case": str(case), "seconds": round(seconds, 1), "code": code, "words": words, "checkpoint": checkpoint}
+        with Path(path).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+@pytest.mark.parametrize("case", everything() if ALL else SELECTION, ids=str)
+def test_a_fault_ends_the_job(case: Case, tmp_path: Path) -> None:
+    here = write_copper(tmp_path / "run", **SETTINGS).parent
+    worker = [sys.executable, str(FAULTY), "train", "input.json"]
+    fault = {"FAULT": f"{case.kind} {case.place} {case.rank}", "FAULT_FILE": str(tmp_path / "fault")}
+    outcome = run_in(here, [*start_ranks(case.launcher, SIZE), *worker], LOCKSTEP_TIMEOUT=str(TIMEOUT), **fault)
+    seconds = time.time() - float((tmp_path / "fault").read_text())
+    assert outcome.code != 0
+    assert seconds < TIMEOUT + 10
+    words = told(outcome, case)
+    assert left_behind(here) == []
+    expected = STEPS[case.place][1]
+    if expected is None:
+        assert not list(here.glob("model.ckpt*"))
+        kept = "none yet"
+    else:
+        last = load_checkpoint(here / "model.ckpt").step
+        # What was read ahead is used up first.
+        assert last >= expected if case.kind == "read" else last == expected
+        kept = f"step {last}, whole"
+    keep_row(case, seconds, outcome.code, words, kept)
+
+
+def test_torchrun_goes_on_from_the_last_checkpoint_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = write_copper(tmp_path / "run", **SETTINGS).parent
+    # Of an earlier run, and newer by its number: not to be mistaken for one of this run.
+    earlier = write_copper(tmp_path / "earlier", **{**SETTINGS, "training__numb_steps": 20}).parent
+    monkeypatch.chdir(earlier)
+    train_on_threads(earlier / "input.json", 1)
+    (earlier / "model.ckpt-20.safetensors").rename(here / "model.ckpt-20.safetensors")
+    os.utime(here / "model.ckpt-20.safetensors", (time.time() - 60,) * 2)
+
+    worker = [sys.executable, str(FAULTY), "train", "input.json", "-l", "train.log"]
+    fault = {"FAULT": "kill step 1 1", "FAULT_FILE": str(tmp_path / "fault")}
+    launcher = torchrun("--nproc_per_node=2", "--max-restarts=2")
+    outcome = run_in(here, [*launcher, *worker], LOCKSTEP_TIMEOUT=str(TIMEOUT), **fault)
+    assert outcome.code == 0, outcome.text
+    log = (here / "train.log").read_text()
+    assert "goes on from model.ckpt-5.safetensors" in log.partition("is gone")[2]
+
+    whole = write_copper(tmp_path / "whole", **SETTINGS).parent
+    monkeypatch.chdir(whole)
+    train_on_threads(whole / "input.json", 2)
+    assert (here / "lcurve.out").read_text() == (whole / "lcurve.out").read_text()
+    keep_row("torchrun --max-restarts=2-kill-step-rank1", 0.0, outcome.code, "goes on from the checkpoint", "finished")
+
+
+def test_a_data_folder_that_only_one_rank_has_not(tmp_path: Path) -> None:
+    data = {"systems": ["train_0"], "batch_size": 1}
+    here = write_copper(tmp_path / "first", training__training_data=data).parent
+    there = write_copper(tmp_path / "second", training__training_data=data).parent
+    (here / "train_0").symlink_to(ROOT / "examples" / "copper" / "data" / "train_0")
+    ranks = [["-np", "1", "-wdir", str(place), *dp("train", "input.json")] for place in (here, there)]
+    began = time.time()
+    outcome = run_in(here, mpirun(*ranks[0], ":", *ranks[1]))
+    assert outcome.code != 0
+    line = next(line for line in outcome.text.splitlines() if "ERROR" in line and "rank 1 in step 0" in line)
+    assert "train_0" in line
+    assert not (here / "lcurve.out").exists()
+    keep_row(
+        "mpirun-data missing-start-rank1", time.time() - began, outcome.code, line.partition("ERROR")[2], "none yet"
+    )
+
+
+@pytest.mark.skipif(not ALL, reason="the toy worker tries the same, see test_refusals.py")
+@pytest.mark.parametrize("mistake", ["a port in use", "a wrong address", "a rank that never starts"])
+def test_ranks_that_cannot_meet(mistake: str, tmp_path: Path) -> None:
+    write_copper(tmp_path)
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        rank, used = ("0", port) if mistake != "a wrong address" else ("1", 9)
+        if mistake == "a rank that never starts":
+            taken.close()
+        variables = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(used)}
+        began = time.time()
+        outcome = run_in(tmp_path, dp("train", "input.json"), LOCKSTEP_TIMEOUT=str(TIMEOUT), **variables)
+    seconds = time.time() - began
+    assert outcome.code == 2
+    line = next(line for line in outcome.text.splitlines() if f"rank {rank}" in line)
+    assert [path.name for path in tmp_path.iterdir()] == ["input.json"]
+    keep_row(f"no launcher-{mistake}-meeting-rank{rank}", seconds, outcome.code, line, "no file touched")
+
+
+@pytest.mark.skipif(not ALL, reason="takes half a minute")
+def test_a_job_that_was_suspended_goes_on(tmp_path: Path) -> None:
+    """Longer than the timeout; as with Ctrl-Z, or by a scheduler that makes room for another job."""
+    settings = {**SETTINGS, "training__numb_steps": 4000, "training__save_freq": 4000, "training__disp_freq": 100}
+    here = write_copper(tmp_path, **settings).parent
+    job = start([*mpirun(), *dp("train", "input.json")], here, LOCKSTEP_TIMEOUT="3")
+    curve = here / "lcurve.out"
+    while not curve.exists() or len(curve.read_text().splitlines()) < 4:
+        assert job.poll() is None
+        time.sleep(0.1)
+    workers = workers_in(here)
+    assert len(workers) == 2
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for worker in workers:
+            os.kill(worker, number)
+        time.sleep(8 if number == signal.SIGSTOP else 0)
+    outcome = finish(job, here, 120)
+    assert outcome.code == 0, outcome.text
+    keep_row("mpirun-all suspended-step-ranks", 8.0, outcome.code, "goes on when the job does", "finished")
+
+
+def workers_in(folder: Path) -> list[int]:
+    """The ranks that work in `folder`; not the launcher, nor the ranks' witnesses, which are forks of them."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if (entry / "cwd").resolve() == folder.resolve() and words[1].endswith(b"/dp"):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            continue
+    return [process for process, parent in parents.items() if parent not in parents]
