@@ -13,9 +13,12 @@ Function = TypeVar("Function", bound=Callable[..., None])
 def compiled(function: Function) -> Function:
     """Compile a loop on its first call. nogil: loader threads run while the training step does; fastmath lets sums be
     vectorised."""
-    options = {"nogil": True, "fastmath": True, "boundscheck": False}
     try:
-        return cast(Function, numba.njit(cache=True, **options)(function))
+        return _compiled(function, cache=True)
     except RuntimeError:
         # Neither the program's folder nor the user's can be written to: compiled anew in every process.
-        return cast(Function, numba.njit(**options)(function))
+        return _compiled(function, cache=False)
+
+
+def _compiled(function: Function, *, cache: bool) -> Function:
+    return cast(Function, numba.njit(cache=cache, nogil=True, fastmath=True, boundscheck=False)(function))
