@@ -76,9 +76,13 @@ def test_an_unknown_kind_of_picture_is_refused(dp: Callable, tmp_path: Path) -> 
     assert dp("plot", "lcurve.out", "-o", "lcurve.txt").code == 2
 
 
-def test_a_folder_that_is_not_there(dp: Callable, tmp_path: Path) -> None:
+def test_a_missing_folder_is_made_but_a_file_in_its_place_is_refused(dp: Callable, tmp_path: Path) -> None:
     write_curve(tmp_path / "lcurve.out")
-    assert dp("plot", "lcurve.out", "-o", "nowhere/a.png").code == 2
+    assert dp("plot", "lcurve.out", "-o", "new/a.png").code == 0
+    assert (tmp_path / "new" / "a.png").is_file()
+    result = dp("plot", "lcurve.out", "-o", "lcurve.out/a.png")
+    assert result.code == 2
+    assert "cannot be written" in result.err
 
 
 def test_matplotlib_may_be_missing(dp: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
