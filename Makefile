@@ -20,7 +20,7 @@ PIP := -m pip --disable-pip-version-check install --quiet --constraint constrain
 export PIP_ROOT_USER_ACTION := ignore
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test lint types bench docs clean
+.PHONY: help demo test faults lint types bench docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 13
@@ -50,6 +50,15 @@ test: $(VENV)/.ready $(PEER)/.ready ## format, lint, types and tests, in under t
 	$(MAKE) --no-print-directory --keep-going lint types || checks=$$?
 	OMP_NUM_THREADS=1 LOCKSTEP_REQUIRE_PEER=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 	exit $$checks
+
+# Three workers for each of seventy faults, every place and every worker in turn: too long for make test.
+faults: $(VENV)/.ready ## try every fault of a worker, and write docs/faults.md anew: half an hour
+	@mkdir -p runs && rm -f runs/faults.jsonl
+	LOCKSTEP_FAULTS=all LOCKSTEP_FAULT_ROWS=$(CURDIR)/runs/faults.jsonl OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest tests/parallel/test_train_faults.py tests/parallel/test_train_memory.py \
+		--deselect tests/parallel/test_train_faults.py::test_the_table_in_the_docs_has_every_case $(PYTEST)
+	$(BIN)/python tests/parallel/fault_table.py runs/faults.jsonl > docs/faults.md.new
+	mv docs/faults.md.new docs/faults.md
 
 lint: $(VENV)/.ready ## ruff
 	@$(BIN)/ruff format --check .

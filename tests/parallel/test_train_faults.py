@@ -28,7 +28,12 @@ TIMEOUT = 5.0
 ALL = os.environ.get("LOCKSTEP_FAULTS") == "all"
 SIZE = 3 if ALL else 2
 FAULTY = Path(__file__).with_name("faulty_dp.py")
-SETTINGS = {"training__numb_steps": 14, "training__disp_freq": 3, "training__save_freq": 5}
+SETTINGS = {
+    "training__numb_steps": 14,
+    "training__disp_freq": 3,
+    "training__save_freq": 5,
+    "training__timeout": TIMEOUT,
+}
 # Step in which the fault happens, and step of the checkpoint that must be left.
 STEPS = {"start": (0, None), "step": (8, 5), "saving": (10, 5), "validating": (6, 5)}
 
@@ -106,7 +111,7 @@ def test_a_fault_ends_the_job(case: Case, tmp_path: Path) -> None:
     here = write_copper(tmp_path / "run", **SETTINGS).parent
     worker = [sys.executable, str(FAULTY), "train", "input.json"]
     fault = {"FAULT": f"{case.kind} {case.place} {case.rank}", "FAULT_FILE": str(tmp_path / "fault")}
-    outcome = run_in(here, [*start_ranks(case.launcher, SIZE), *worker], LOCKSTEP_TIMEOUT=str(TIMEOUT), **fault)
+    outcome = run_in(here, [*start_ranks(case.launcher, SIZE), *worker], LOCKSTEP_TIMEOUT="", **fault)
     seconds = time.time() - float((tmp_path / "fault").read_text())
     assert outcome.code != 0
     assert seconds < TIMEOUT + 10
@@ -118,8 +123,9 @@ def test_a_fault_ends_the_job(case: Case, tmp_path: Path) -> None:
         kept = "none yet"
     else:
         last = load_checkpoint(here / "model.ckpt").step
-        # What was read ahead is used up first.
-        assert last >= expected if case.kind == "read" else last == expected
+        # What was read ahead is used up first; and rank 0 may have finished what another rank was lost in.
+        later = case.kind == "read" or (case.place == "saving" and case.rank > 0)
+        assert last >= expected if later else last == expected
         kept = f"step {last}, whole"
     keep_row(case, seconds, outcome.code, words, kept)
 
@@ -136,7 +142,7 @@ def test_torchrun_goes_on_from_the_last_checkpoint_by_itself(tmp_path: Path, mon
     worker = [sys.executable, str(FAULTY), "train", "input.json", "-l", "train.log"]
     fault = {"FAULT": "kill step 1 1", "FAULT_FILE": str(tmp_path / "fault")}
     launcher = torchrun("--nproc_per_node=2", "--max-restarts=2")
-    outcome = run_in(here, [*launcher, *worker], LOCKSTEP_TIMEOUT=str(TIMEOUT), **fault)
+    outcome = run_in(here, [*launcher, *worker], LOCKSTEP_TIMEOUT="", **fault)
     assert outcome.code == 0, outcome.text
     log = (here / "train.log").read_text()
     assert "goes on from model.ckpt-5.safetensors" in log.partition("is gone")[2]

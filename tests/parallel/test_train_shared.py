@@ -14,6 +14,7 @@ from lockstep.errors import UserError
 from lockstep.geometry import PairCache
 from lockstep.parallel.agreement import check_same_setup
 from lockstep.parallel.group import Group
+from lockstep.training.loop import Trainer
 from lockstep.training.session import open_plan
 from lockstep.training.survey import Survey, run_survey
 from lockstep.training.validation import Validator
@@ -68,6 +69,19 @@ def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = found[1][0]
     for errors in (*found[2], *found[3]):
         assert errors == pytest.approx(reference, rel=1e-12)
+
+
+@pytest.mark.parametrize(("variable", "expected"), [("", 7.0), ("9", 9.0)])
+def test_the_timeout_of_the_input_holds_unless_the_environment_says_otherwise(
+    variable: str, expected: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCKSTEP_TIMEOUT", variable)
+    limits = set()
+    step = Trainer.step
+    monkeypatch.setattr(Trainer, "step", lambda self, n: (limits.add(self.group.progress.limit), step(self, n))[1])
+    train_on_threads(write_copper(tmp_path, training__timeout=7, training__numb_steps=1), 2)
+    assert limits == {expected}
 
 
 def test_ranks_with_different_input_are_named() -> None:

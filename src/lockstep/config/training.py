@@ -186,7 +186,7 @@ class TrainingConfig(Section):
     """Memory in MB in which each rank keeps neighbour lists from one pass over the data to the next; `auto` is a
     quarter of what is free, shared among the ranks of a node. The environment variable DP_CACHE_MEMORY wins."""
     timeout: Positive = 60.0
-    """Seconds a rank waits in a step for the others before the job is ended."""
+    """Seconds a rank waits in a step for the others before the job is ended; LOCKSTEP_TIMEOUT has precedence."""
 
     def findings(self) -> Iterator[Finding]:
         """Yield a run of no or of two lengths, and statistics to be read from nowhere."""

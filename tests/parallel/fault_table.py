@@ -1,0 +1,59 @@
+"""Writes docs/faults.md from the rows that the tests of faults have left: fault_table.py ROWS > docs/faults.md."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+HEAD = """# Faults tried
+
+Written by `make faults` from real trainings of a small model on three workers: do not edit by hand. Each fault was
+provoked on the first, the second and the last worker, with a timeout of {timeout:g} seconds (`training.timeout`; the
+default is 60). In every case the whole job ended with an exit code other than 0 within the timeout plus 10 seconds, the
+log named the worker and the step, no process was left, and the last checkpoint was loaded again. Where the table says
+"finished", the run went on by itself to its end.
+
+`kill`, `term` and `stop` are the signals SIGKILL, SIGTERM and SIGSTOP; `raise` is an error in Python; `loss` is a loss
+that is not a finite number; `read` is a frame that cannot be read. Seconds are from the fault to the end of the job.
+
+"""
+
+
+def main(path: str, timeout: float = 5.0) -> str:
+    rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    lines = ["| launcher | fault | where | worker | seconds | exit code | last checkpoint | what the log says |"]
+    lines.append("| --- | --- | --- | --- | ---: | ---: | --- | --- |")
+    for row in sorted(rows, key=order):
+        cells = [*split(row["case"]), f"{row['seconds']:.1f}", row["code"], row["checkpoint"], shortened(row["words"])]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return HEAD.format(timeout=timeout) + "\n".join(lines) + "\n"
+
+
+def split(case: str) -> list[str]:
+    launcher, fault, place, rank = re.fullmatch(r"(.+)-([^-]+)-([^-]+)-ranks?(\d*)", case).groups()  # type: ignore[union-attr]
+    return [launcher, fault, place, rank or "all"]
+
+
+def order(row: dict[str, str]) -> tuple[int, str]:
+    """The matrix first, in the order in which it is written; what stands alone after it."""
+    launcher, fault, place, rank = split(row["case"])
+    kinds = ("kill", "term", "stop", "raise", "loss", "read")
+    places = ("start", "step", "validating", "saving")
+    place_number = places.index(place) if place in places else 9
+    return (
+        kinds.index(fault) if launcher in ("mpirun", "torchrun") and fault in kinds else 99,
+        f"{place_number}{rank}",
+    )
+
+
+def shortened(words: str) -> str:
+    """Without what differs from run to run: hosts, process numbers, folders."""
+    words = re.sub(r" \([^()]*process \d+\)", "", words)
+    words = re.sub(r"/tmp/\S*/", "", words)
+    return words.replace("|", "\\|").strip()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(main(*sys.argv[1:]))
