@@ -54,7 +54,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", choices=[*USUAL, "accuracy", []], help="default: all but accuracy")
     parser.add_argument("--accuracy", action="store_true", help="add the accuracy part to the others")
     parser.add_argument("--programs", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
-    parser.add_argument("--rounds", type=int, default=3, help="how often each case is run (default: 3)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how often each case is run, long ones once less (default: 3)"
+    )
     parser.add_argument("--core", type=int, default=0, help="core that all programs run on (default: 0; -1: any)")
     parser.add_argument("--systems", type=int, default=50_000, help="of the part many (default: 50000)")
     parser.add_argument("--peer-systems", type=int, default=500, help="the same for DeePMD-kit; 0: not run")

@@ -64,14 +64,14 @@ def speed_section(results: Record) -> str:
     ]
     last_name, last = list(cases.items())[-1]
     rows.append(plain_row(f"largest process, {last_name}, MB", last, keys, "memory", ".0f", ""))
-    rounds = len(first["rounds"])
+    rounds = ", ".join(str(len(case["rounds"])) for case in cases.values())
     return "\n\n".join(
         [
             "### Speed, start-up, memory",
             table(header, rows),
-            f"Medians of {rounds} rounds in alternation; in brackets the lowest and highest ratio within one round. "
-            "Steps in milliseconds, divided by the batch size. Aims are ratios to TensorFlow / PyTorch. Start-up and "
-            "memory are those of the first line's runs.",
+            f"Medians of rounds in alternation ({rounds} of them); in brackets the lowest and highest ratio within "
+            "one round. Steps in milliseconds, divided by the batch size. Aims are ratios to TensorFlow / PyTorch. "
+            "Start-up and memory are those of the first line's runs.",
             disturbance(r[key] for case in cases.values() for r in case["rounds"] for key in keys),
             limit_table(cases),
             about(record),
