@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 from collections.abc import Iterator
@@ -107,7 +108,9 @@ def _check_same_setup(config: Input, plan: Plan, checkpoint: Checkpoint | None, 
         "training data": plan.stream(0).state_dict(),
         "checkpoint": None if checkpoint is None else (checkpoint.step, checkpoint.info.get("stream")),
     }
-    check_same_setup(setup, group)
+    # Some may have read for longer than others.
+    with group.progress.allow(math.inf):
+        check_same_setup(setup, group)
 
 
 def _prepare_folder(start: Start, options: Options, group: Group) -> None:
