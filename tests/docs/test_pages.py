@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from markdown import PAGES, ROOT
 
 # Pages that are still to be written.
-PENDING = {"parallel.md", "performance.md", "faults.md"}
+PENDING = {"faults.md"}
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
