@@ -107,9 +107,7 @@ def lattice_start(edge: float, rng: np.random.Generator) -> np.ndarray:
     n = round(N_MOLECULES ** (1 / 3))
     centres = (np.stack(np.meshgrid(*[np.arange(n)] * 3, indexing="ij"), -1).reshape(-1, 3) + 0.5) * edge / n
     half = ANGLE_THETA0 / 2
-    molecule = BOND_R0 * np.array(
-        [[0, 0, 0], [np.sin(half), np.cos(half), 0], [-np.sin(half), np.cos(half), 0]]
-    )
+    molecule = BOND_R0 * np.array([[0, 0, 0], [np.sin(half), np.cos(half), 0], [-np.sin(half), np.cos(half), 0]])
     frames = [centre + molecule @ random_rotation(rng).T for centre in centres]
     return np.concatenate(frames)
 
