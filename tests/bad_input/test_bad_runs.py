@@ -55,7 +55,11 @@ def test_a_failed_run_leaves_the_log_of_the_run_before(folder: Path) -> None:
     assert dp("train", "input.json", "-l", "train.log") == 0
     before = (folder / "train.log").read_text()
     assert train(folder, "-l", "train.log", training__training_data__systems="nowhere") == 2
-    assert (folder / "train.log").read_text().startswith(before)
+    after = (folder / "train.log").read_text()
+    assert after.startswith(before)
+    added = after[len(before) :]
+    assert "ERROR" in added, "a batch job's log must tell why it ended"
+    assert "nowhere" in added
 
 
 @pytest.mark.parametrize("option", ["--restart", "--init-model"])

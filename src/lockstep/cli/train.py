@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.cli.options import HelpFormatter, add_log_options
+from lockstep.errors import UserError
 
 if TYPE_CHECKING:
     from lockstep.config import Input
@@ -60,6 +61,9 @@ def run(args: argparse.Namespace) -> int:
     config = load_input(args.INPUT)
     try:
         return _train(args, config, context, records)
+    except UserError as error:
+        records.tell_file(str(error))
+        raise
     finally:
         records.close()
 

@@ -226,6 +226,12 @@ class Logging:
                 self._replay(handler)
         self._use(handlers)
 
+    def tell_file(self, message: str) -> None:
+        """Puts an error into the log file alone: the command line shows it on the console in its own words."""
+        record = self._root.makeRecord(__name__, logging.ERROR, "", 0, message, (), None)
+        for handler in self._handlers[1:]:
+            handler.handle(record)
+
     def close(self) -> None:
         """Writes what is left and closes the files; the console goes on as it was at the start.
 
