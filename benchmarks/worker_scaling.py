@@ -1,6 +1,6 @@
 """What the learning rate should do when workers are added: 1, 2, 4 workers, linear, sqrt, none, at equal samples.
 
-    python benchmarks/worker_scaling.py             about five minutes on two free cores
+    python benchmarks/worker_scaling.py             six minutes or so on two free cores
     python benchmarks/worker_scaling.py --quick     does it work? figures mean nothing, and are not kept
 
 The copper example under mpirun, each setting with several seeds. Steps and intervals are divided by the workers
@@ -108,7 +108,7 @@ def report(record: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, record["seeds"]))
     about = (
         f"Copper example, {record['samples']} frames seen in every run, errors on all {VALIDATION_FRAMES} validation "
-        f"frames in the end: mean over the seeds {seeds}, and smallest to largest."
+        f"frames in the end:\nmean over the seeds {seeds}, and smallest to largest."
     )
     return f"{about}\n\n{table(header, rows)}"
 
