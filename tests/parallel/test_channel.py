@@ -152,6 +152,36 @@ def test_waiting_within_the_limit_is_no_fault(watch: Watch) -> None:
     assert [topic for topic, _ in watch.channel.sent] == ["beat"]  # type: ignore[attr-defined]
 
 
+def test_a_silent_rank_is_missed_while_ranks_may_take_all_their_time(
+    watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for rank in range(3):
+        watch._on_beat(rank, beat(0, 1))
+    watch._seen[1].time -= 11
+    watch._resumed -= 100
+    with (
+        watch.progress.allow(float("inf")),
+        watch.progress,
+        caplog.at_level(logging.ERROR, "lockstep"),
+        pytest.raises(_Exit),
+    ):
+        watch._on_tick()
+    assert "rank 1 (host, process 0) gives no sign of life for 11 s" in caplog.text
+
+
+def test_time_in_which_this_rank_was_stopped_itself_does_not_count(watch: Watch) -> None:
+    with watch.progress:
+        watch.progress._since -= 100
+        watch._last_tick -= 100
+        for seen in watch._seen:
+            seen.time -= 100
+        watch._on_tick()
+        assert [topic for topic, _ in watch.channel.sent] == ["beat"]  # type: ignore[attr-defined]
+        watch._resumed -= 11
+        with pytest.raises(_Exit):
+            watch._on_tick()
+
+
 def test_a_phase_can_be_given_more_time() -> None:
     progress = Progress(10.0)
     with progress.allow(600.0):
