@@ -70,11 +70,18 @@ def test_freeze_tells_how_to_get_other_formats(dp: Callable, tmp_path: Path, nam
     assert f"dp convert-backend model.dp {name}" in result.err
 
 
-def test_freeze_into_a_folder_that_is_not_there(dp: Callable, tmp_path: Path) -> None:
+def test_freeze_makes_the_folder_that_is_not_there(dp: Callable, tmp_path: Path) -> None:
     write_checkpoint(tmp_path)
-    result = dp("freeze", "-o", "nowhere/model.dp")
+    assert dp("freeze", "-o", "new/model.dp").code == 0
+    assert (tmp_path / "new" / "model.dp").is_file()
+
+
+def test_freeze_where_no_folder_can_be(dp: Callable, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path)
+    (tmp_path / "file").write_text("")
+    result = dp("freeze", "-o", "file/model.dp")
     assert result.code == 2
-    assert "nowhere/model.dp" in result.err
+    assert "file/model.dp" in result.err
 
 
 def test_show_says_what_a_model_is(dp: Callable, tmp_path: Path) -> None:

@@ -100,7 +100,6 @@ def test_waiting_for_the_slow_rank_is_seen_everywhere(run: Run) -> None:
     assert statistics.median(waits) > 0.6e6 * LATE
     waited = [profile["own"]["wait"] for profile in run.profiles]
     assert waited[0] > 0.6 * LATE * STEPS
-    assert waited[0] > 2 * waited[1]
     last = read_budget(run.folder / "budget.jsonl")[-1]
     assert (last["slowest"], last["fastest"]) == (1, 0)
     assert last["per_rank_wait"][0] > 0.2

@@ -30,7 +30,7 @@ def test_a_wrong_meeting_address(tmp_path: Path) -> None:
     assert outcome.code == 2
     assert "127.0.0.1:9" in outcome.text
     assert "rank 1 of 2" in outcome.text
-    assert outcome.seconds < 12
+    assert outcome.seconds < 40  # two to wait; the rest is for loading torch on a busy machine
     assert outcome.left_no_file
 
 
@@ -50,7 +50,7 @@ def test_a_rank_that_never_starts(tmp_path: Path) -> None:
     outcome = run_rank(tmp_path, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     assert outcome.code == 2
     assert "rank 0 of 2 waited 2 s for ranks [1]" in outcome.text
-    assert outcome.seconds < 12
+    assert outcome.seconds < 40  # two to wait; the rest is for loading torch on a busy machine
     assert outcome.left_no_file
 
 
