@@ -51,11 +51,11 @@ test: $(VENV)/.ready $(PEER)/.ready ## format, lint, types and tests, in under t
 	OMP_NUM_THREADS=1 LOCKSTEP_REQUIRE_PEER=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 	exit $$checks
 
-# Three workers for each of seventy faults, every place and every worker in turn: too long for make test.
+# Three workers for each of sixty faults, and all else of tests/parallel: too long for make test.
 faults: $(VENV)/.ready ## try every fault of a worker, and write docs/faults.md anew: half an hour
 	@mkdir -p runs && rm -f runs/faults.jsonl
 	LOCKSTEP_FAULTS=all LOCKSTEP_FAULT_ROWS=$(CURDIR)/runs/faults.jsonl OMP_NUM_THREADS=1 \
-		$(BIN)/python -m pytest tests/parallel/test_train_faults.py tests/parallel/test_train_memory.py \
+		$(BIN)/python -m pytest tests/parallel \
 		--deselect tests/parallel/test_train_faults.py::test_the_table_in_the_docs_has_every_case $(PYTEST)
 	$(BIN)/python tests/parallel/fault_table.py runs/faults.jsonl > docs/faults.md.new
 	mv docs/faults.md.new docs/faults.md

@@ -22,6 +22,11 @@ BIN = Path(sys.executable).parent
 SIDE = Path(os.environ.get("LOCKSTEP_SIDE_VENVS", ROOT))
 
 
+# Tests that are worth their time only where everything is to be tried: LOCKSTEP_FAULTS=all, as `make faults` does.
+ALL = os.environ.get("LOCKSTEP_FAULTS") == "all"
+done_by_the_trainer = pytest.mark.skipif(not ALL, reason="the real trainer does the same in test_train_*.py")
+
+
 @dataclass(frozen=True)
 class Outcome:
     code: int

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from cluster import slurm, two_hosts
-from jobs import TOY, environment, finish, processes_of, run, start, torchrun
+from jobs import TOY, done_by_the_trainer, environment, finish, processes_of, run, start, torchrun
 
 pytestmark = [pytest.mark.parallel, pytest.mark.timeout(120)]
 
 
+@done_by_the_trainer
 def test_torchrun_on_two_hosts(tmp_path: Path) -> None:
     with two_hosts() as hosts:
         jobs = []
@@ -35,6 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield configuration
 
 
+@done_by_the_trainer
 def test_srun(cluster: str, tmp_path: Path) -> None:
     outcome = run(["srun", "-l", "-n2"], tmp_path, "--mpi-log=workers", SLURM_CONF=cluster)
     assert outcome.code == 0, outcome.text

