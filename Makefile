@@ -90,6 +90,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || "$$python" -m venv $(VENV)
 	$(BIN)/python $(PIP) setuptools torch
 	$(BIN)/python $(PIP) --no-build-isolation --editable '.[dev]'
+	$(BIN)/python -m compileall -q src
 	touch $@
 
 # DeePMD-kit has a command named dp too, so it never shares a venv with this program.
