@@ -12,6 +12,7 @@ import mmap
 import os
 import signal
 import struct
+from contextlib import suppress
 
 _RECORD = struct.Struct("q24s")
 _writer: int | None = None
@@ -40,7 +41,9 @@ def dismiss() -> None:
     """An orderly end, or one that has been told already: the witness leaves without a word."""
     global _writer
     if _writer is not None:
-        os.write(_writer, b".")
+        # The witness may have been killed in the rank's stead; that is no reason to fail.
+        with suppress(BrokenPipeError):
+            os.write(_writer, b".")
         os.close(_writer)
         _writer = None
 
