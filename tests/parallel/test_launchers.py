@@ -137,8 +137,11 @@ def test_threads_that_torchrun_limits_by_itself_are_told_from_the_users(by_user:
     environ = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
     if by_user:
         environ["OMP_NUM_THREADS"] = "1"
-    parent = subprocess.Popen([sys.executable, "-c", "input()"], env=environ, stdin=subprocess.PIPE)
+    program = [sys.executable, "-c", "print('up', flush=True); input()"]
+    parent = subprocess.Popen(program, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"up\n"  # a process that has only just been made shows no environment yet
         seen = torchrun.set_threads_itself(TORCHRUN | {"OMP_NUM_THREADS": "1"}, parent.pid)
     finally:
         parent.communicate(b"\n")
