@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 
-Function = TypeVar("Function", bound=Callable[..., None])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
@@ -18,6 +18,11 @@ def compiled(function: Function) -> Function:
     except RuntimeError:
         # Neither the program's folder nor the user's can be written to: compiled anew in every process.
         return _compiled(function, cache=False)
+
+
+def inlined(function: Function) -> Function:
+    """Part of a compiled loop, written once: it becomes part of every loop that calls it."""
+    return cast(Function, numba.njit(inline="always", nogil=True, fastmath=True, boundscheck=False)(function))
 
 
 def _compiled(function: Function, *, cache: bool) -> Function:

@@ -3,31 +3,88 @@
 Compiled code is kept on disk by numba, so that a machine compiles once. `moments.py` has the same mathematics in
 plain tensor operations, for other devices and for where numba is missing.
 
+Innermost loops run over the eight splines and hold nothing in memory between them: the compiler turns each into a few
+vector instructions.
+
 Columns of `pair`: position in the interval; the row's radial and angular parts; slopes of the radial part, of the
 angular part across and along the bond; slope of the position by distance; distance; unit vector.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
-
-from lockstep.compiled import compiled
+from lockstep.compiled import compiled, inlined
 
 OFFSET, RADIAL, ANGULAR, RADIAL_SLOPE, TURN, OVER_R, POSITION_SLOPE, DISTANCE, UNIT = range(9)
 N_COLUMNS = UNIT + 3
 
 
+@inlined
+def _value(b: Any, x: Any, j: int) -> Any:
+    """The j-th polynomial of an interval at x."""
+    high = ((b[7, j] * x + b[6, j]) * x + b[5, j]) * x + b[4, j]
+    return (((high * x + b[3, j]) * x + b[2, j]) * x + b[1, j]) * x + b[0, j]
+
+
+@inlined
+def _slope(b: Any, x: Any, j: int) -> Any:
+    """Its derivative, from the derivatives' coefficients."""
+    high = ((b[6, j] * x + b[5, j]) * x + b[4, j]) * x + b[3, j]
+    return ((high * x + b[2, j]) * x + b[1, j]) * x + b[0, j]
+
+
 @compiled
-def _evaluate(pieces: Any, x: Any, out: Any) -> None:
-    """The eight polynomials of an interval at x, by Horner's rule on all of them at once."""
-    last = pieces.shape[0] - 1
-    for j in range(8):
-        out[j] = pieces[last, j]
-    for power in range(last - 1, -1, -1):
-        for j in range(8):
-            out[j] = out[j] * x + pieces[power, j]
+def columns(
+    vector: Any,
+    counts: Any,
+    types: Any,
+    mean: Any,
+    inverse_radial: Any,
+    inverse_angular: Any,
+    rcut_smth: float,
+    rcut: float,
+    protection: float,
+    s0: float,
+    per_unit: float,
+    intervals: int,
+    pair: Any,
+    cell: Any,
+) -> None:
+    """Fill `pair` and `cell` from the vectors to the neighbours and the types of all atoms, as `pair_columns` does."""
+    p = 0
+    for atom in range(counts.shape[0]):
+        t = types[atom]
+        middle, radial_scale, angular_scale = mean[t], inverse_radial[t], inverse_angular[t]
+        for _ in range(counts[atom].sum()):
+            x, y, z = vector[p, 0], vector[p, 1], vector[p, 2]
+            r = math.sqrt(x * x + y * y + z * z)
+            u = min(max((r - rcut_smth) / (rcut - rcut_smth), 0.0), 1.0)
+            w = u * u * u * ((-6.0 * u + 15.0) * u - 10.0) + 1.0
+            dw = -30.0 * (u * (u - 1.0)) ** 2 / (rcut - rcut_smth)
+            inverse, inverse_r = 1.0 / (r + protection), 1.0 / r
+            radial = w * inverse
+            radial_slope = (dw - radial) * inverse
+            over_r = radial * inverse
+            angular_slope = (dw * r + w * (protection - r) * inverse) * inverse * inverse
+            stretched = radial / s0
+            root = math.sqrt(1.0 + stretched * stretched)
+            position = math.log(stretched + root) * per_unit
+            k = min(int(position), intervals - 1)
+            cell[p] = k
+            pair[p, OFFSET] = position - k
+            pair[p, RADIAL] = (radial - middle) * radial_scale
+            pair[p, ANGULAR] = over_r * r * angular_scale
+            pair[p, RADIAL_SLOPE] = radial_slope * radial_scale
+            pair[p, TURN] = (angular_slope - over_r) * angular_scale
+            pair[p, OVER_R] = over_r * angular_scale
+            pair[p, POSITION_SLOPE] = radial_slope / root * (per_unit / s0)
+            pair[p, DISTANCE] = r
+            pair[p, UNIT] = x * inverse_r
+            pair[p, UNIT + 1] = y * inverse_r
+            pair[p, UNIT + 2] = z * inverse_r
+            p += 1
 
 
 @compiled
@@ -35,21 +92,20 @@ def moments(pair: Any, cell: Any, counts: Any, row_of_atom: Any, pieces: Any, re
     """Add R_c b_k of every pair to `result` [C, 4, ntypes * size]."""
     n_atoms, ntypes = counts.shape
     size = result.shape[2] // ntypes
-    value = np.empty(8, result.dtype)
     p = 0
     for atom in range(n_atoms):
         out = result[row_of_atom[atom]]
         for t in range(ntypes):
             for _ in range(counts[atom, t]):
-                _evaluate(pieces, pair[p, OFFSET], value)
-                r0, angular = pair[p, RADIAL], pair[p, ANGULAR]
+                x, r0, angular = pair[p, OFFSET], pair[p, RADIAL], pair[p, ANGULAR]
                 r1, r2, r3 = angular * pair[p, UNIT], angular * pair[p, UNIT + 1], angular * pair[p, UNIT + 2]
                 k = t * size + cell[p]
                 for j in range(8):
-                    out[0, k + j] += r0 * value[j]
-                    out[1, k + j] += r1 * value[j]
-                    out[2, k + j] += r2 * value[j]
-                    out[3, k + j] += r3 * value[j]
+                    value = _value(pieces, x, j)
+                    out[0, k + j] += r0 * value
+                    out[1, k + j] += r1 * value
+                    out[2, k + j] += r2 * value
+                    out[3, k + j] += r3 * value
                 p += 1
 
 
@@ -70,8 +126,7 @@ def forces(
     """Add to `force` [n, 3] and `virial` [B, 3, 3] what dE/d(moments) means for them."""
     n_atoms, ntypes = counts.shape
     size = gradient.shape[2] // ntypes
-    value, slope = np.empty(8, gradient.dtype), np.empty(8, gradient.dtype)
-    zero = value.dtype.type(0)
+    zero = pieces.dtype.type(0)
     p = 0
     for atom in range(n_atoms):
         g = gradient[row_of_atom[atom]]
@@ -79,21 +134,19 @@ def forces(
         fx, fy, fz = 0.0, 0.0, 0.0
         for t in range(ntypes):
             for _ in range(counts[atom, t]):
-                _evaluate(pieces, pair[p, OFFSET], value)
-                _evaluate(slopes, pair[p, OFFSET], slope)
-                k = t * size + cell[p]
-                h0, h1, h2, h3, e0, e1, e2, e3 = zero, zero, zero, zero, zero, zero, zero, zero
-                for j in range(8):
-                    h0 += g[0, k + j] * value[j]
-                    h1 += g[1, k + j] * value[j]
-                    h2 += g[2, k + j] * value[j]
-                    h3 += g[3, k + j] * value[j]
-                    e0 += g[0, k + j] * slope[j]
-                    e1 += g[1, k + j] * slope[j]
-                    e2 += g[2, k + j] * slope[j]
-                    e3 += g[3, k + j] * slope[j]
+                x, r0, angular = pair[p, OFFSET], pair[p, RADIAL], pair[p, ANGULAR]
                 ux, uy, uz = pair[p, UNIT], pair[p, UNIT + 1], pair[p, UNIT + 2]
-                through = pair[p, RADIAL] * e0 + pair[p, ANGULAR] * (ux * e1 + uy * e2 + uz * e3)
+                r1, r2, r3 = angular * ux, angular * uy, angular * uz
+                k = t * size + cell[p]
+                h0, h1, h2, h3, through = zero, zero, zero, zero, zero
+                for j in range(8):
+                    value, slope = _value(pieces, x, j), _slope(slopes, x, j)
+                    g0, g1, g2, g3 = g[0, k + j], g[1, k + j], g[2, k + j], g[3, k + j]
+                    h0 += g0 * value
+                    h1 += g1 * value
+                    h2 += g2 * value
+                    h3 += g3 * value
+                    through += (r0 * g0 + r1 * g1 + r2 * g2 + r3 * g3) * slope
                 stretch = (
                     pair[p, RADIAL_SLOPE] * h0
                     + pair[p, POSITION_SLOPE] * through
@@ -140,7 +193,7 @@ def adjoint(
     """Add to `result` [C, 4, ntypes * size] what `forces` turns cotangents of forces and virials into."""
     n_atoms, ntypes = counts.shape
     size = result.shape[2] // ntypes
-    value, slope = np.empty(8, result.dtype), np.empty(8, result.dtype)
+    kind = pieces.dtype.type
     p = 0
     for atom in range(n_atoms):
         out = result[row_of_atom[atom]]
@@ -148,24 +201,24 @@ def adjoint(
         fx, fy, fz = force_bar[atom, 0], force_bar[atom, 1], force_bar[atom, 2]
         for t in range(ntypes):
             for _ in range(counts[atom, t]):
-                _evaluate(pieces, pair[p, OFFSET], value)
-                _evaluate(slopes, pair[p, OFFSET], slope)
                 ux, uy, uz, r = pair[p, UNIT], pair[p, UNIT + 1], pair[p, UNIT + 2], pair[p, DISTANCE]
                 other = neighbour[p]
                 bx = fx - force_bar[other, 0] - r * (w[0, 0] * ux + w[0, 1] * uy + w[0, 2] * uz)
                 by = fy - force_bar[other, 1] - r * (w[1, 0] * ux + w[1, 1] * uy + w[1, 2] * uz)
                 bz = fz - force_bar[other, 2] - r * (w[2, 0] * ux + w[2, 1] * uy + w[2, 2] * uz)
-                along = ux * bx + uy * by + uz * bz
+                along = kind(ux * bx + uy * by + uz * bz)
                 turn, over_r = pair[p, TURN] * along, pair[p, OVER_R]
-                h0 = pair[p, RADIAL_SLOPE] * along
-                h1, h2, h3 = turn * ux + over_r * bx, turn * uy + over_r * by, turn * uz + over_r * bz
+                h0, h1 = pair[p, RADIAL_SLOPE] * along, turn * ux + over_r * kind(bx)
+                h2, h3 = turn * uy + over_r * kind(by), turn * uz + over_r * kind(bz)
                 through = pair[p, POSITION_SLOPE] * along
                 e0, angular = through * pair[p, RADIAL], through * pair[p, ANGULAR]
                 e1, e2, e3 = angular * ux, angular * uy, angular * uz
                 k = t * size + cell[p]
+                x = pair[p, OFFSET]
                 for j in range(8):
-                    out[0, k + j] += h0 * value[j] + e0 * slope[j]
-                    out[1, k + j] += h1 * value[j] + e1 * slope[j]
-                    out[2, k + j] += h2 * value[j] + e2 * slope[j]
-                    out[3, k + j] += h3 * value[j] + e3 * slope[j]
+                    value, slope = _value(pieces, x, j), _slope(slopes, x, j)
+                    out[0, k + j] += h0 * value + e0 * slope
+                    out[1, k + j] += h1 * value + e1 * slope
+                    out[2, k + j] += h2 * value + e2 * slope
+                    out[3, k + j] += h3 * value + e3 * slope
                 p += 1

@@ -69,6 +69,12 @@ class Layout:
             dropped=sum(p.dropped for p in pairs),
         )
 
+    def atom_type(self) -> NDArray[np.int64]:
+        """[n_frames * n_atoms] the type of each atom; 0 for padding atoms, which have no pairs."""
+        types = np.zeros_like(self.row_of_atom)
+        types[self.atom] = self.centre_type
+        return types
+
     def pair_row(self) -> NDArray[np.int64]:
         """[P] the centre of each pair."""
         return np.repeat(self.row_of_atom, self.counts.sum(axis=1))

@@ -47,9 +47,12 @@ def build_moments(
     device: torch.device,
 ) -> tuple[Moments, MomentTranspose | PlainMomentTranspose]:
     """Compute the moments of a micro-batch."""
-    pair, cell = _pair_columns(layout, cutoff, scale, basis, device)
-    kind = MomentTranspose if device.type == "cpu" and _kernels() is not None else PlainMomentTranspose
-    transpose = kind(layout, basis.size, pair.to(dtype), cell)
+    transpose: MomentTranspose | PlainMomentTranspose
+    if device.type == "cpu" and _kernels() is not None:
+        transpose = MomentTranspose(layout, basis.size, *compiled_columns(layout, cutoff, scale, basis, dtype))
+    else:
+        pair, cell = pair_columns(layout, cutoff, scale, basis, device)
+        transpose = PlainMomentTranspose(layout, basis.size, pair.to(dtype), cell)
     values = transpose.moments(dtype)
     _add_empty_slots(values, layout, cutoff, scale, basis)
     nodes = torch.as_tensor(basis.radial(basis.nodes), device=device)
@@ -60,9 +63,9 @@ def build_moments(
 class MomentTranspose:
     """From rows to moments, from dE/d(moments) to forces, and the adjoint of that: compiled loops over pairs."""
 
-    def __init__(self, layout: Layout, size: int, pair: Tensor, cell: Tensor) -> None:
+    def __init__(self, layout: Layout, size: int, pair: NDArray, cell: NDArray) -> None:
         self._layout = layout
-        self._pair, self._cell = pair.numpy(), cell.numpy()
+        self._pair, self._cell = pair, cell
         self._shape = (len(layout.atom), 4, layout.counts.shape[1] * size)
         dtype = self._pair.dtype
         self._pieces, self._slopes = PIECES.astype(dtype), SLOPES.astype(dtype)
@@ -183,7 +186,33 @@ class PlainMomentTranspose:
         return result
 
 
-def _pair_columns(
+def compiled_columns(
+    layout: Layout, cutoff: Cutoff, scale: RowScale, basis: SplineBasis, dtype: torch.dtype
+) -> tuple[NDArray, NDArray[np.int32]]:
+    """The same as `pair_columns` by one compiled loop; computed in float64, kept in the precision of the features."""
+    kernels = _required_kernels()
+    pair = torch.empty(len(layout.vector), kernels.N_COLUMNS, dtype=dtype).numpy()
+    cell = np.empty(len(layout.vector), dtype=np.int32)
+    kernels.columns(
+        np.ascontiguousarray(layout.vector, dtype=np.float64),
+        layout.counts,
+        layout.atom_type(),
+        scale.mean.numpy(),
+        1.0 / scale.std_radial.numpy(),
+        1.0 / scale.std_angular.numpy(),
+        float(cutoff.rcut_smth),
+        float(cutoff.rcut),
+        float(cutoff.protection),
+        S0,
+        basis.per_unit,
+        basis.intervals,
+        pair,
+        cell,
+    )
+    return pair, cell
+
+
+def pair_columns(
     layout: Layout, cutoff: Cutoff, scale: RowScale, basis: SplineBasis, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The columns that `kernels` describes, in float64, and the interval of each pair."""
