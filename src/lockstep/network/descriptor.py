@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lockstep.config import SeE2AConfig
 from lockstep.geometry import Features, Moments, Rows
+from lockstep.network.blockwise import products
 from lockstep.network.mlp import MLP, embedding_net
 from lockstep.network.precision import torch_dtype
 
@@ -30,7 +31,7 @@ class RowTape:
 
 @dataclass(frozen=True)
 class MomentTape:
-    """The nets' spline coefficients [ntypes * size, width], for each centre type that occurs."""
+    """For each centre type that occurs, its rows and its nets' spline coefficients [ntypes * size, width]."""
 
     features: Moments
     coefficients: list[tuple[slice, Tensor]]
@@ -73,15 +74,13 @@ class SeE2A(nn.Module):
 
     def forward(self, features: Features) -> tuple[Tensor, Tape]:
         """The matrices X [C, 4, width] and the tape for `pull_back`."""
-        total, tape = self._from_rows(features) if isinstance(features, Rows) else self._from_moments(features)
-        return total / self.n_slots, tape
+        return self._from_rows(features) if isinstance(features, Rows) else self._from_moments(features)
 
     def pull_back(self, tape: Tape, gradient: Tensor) -> Tensor:
         """dE/d(features) from dE/dX: [C, S, 4] for rows, [C, 4, ntypes * size] for moments."""
-        gradient = gradient / self.n_slots
-        return (
-            self._back_to_rows(tape, gradient) if isinstance(tape, RowTape) else self._back_to_moments(tape, gradient)
-        )
+        if isinstance(tape, RowTape):
+            return self._back_to_rows(tape, gradient / self.n_slots)
+        return self._back_to_moments(tape, gradient)
 
     def _from_rows(self, features: Rows) -> tuple[Tensor, RowTape]:
         totals, embedded = [], []
@@ -97,7 +96,7 @@ class SeE2A(nn.Module):
                 blocks.append((value, slopes))
             totals.append(total)
             embedded.append(blocks)
-        return torch.cat(totals), RowTape(features, embedded)
+        return torch.cat(totals) / self.n_slots, RowTape(features, embedded)
 
     def _back_to_rows(self, tape: RowTape, x_gradient: Tensor) -> Tensor:
         features, groups = tape.features, []
@@ -122,15 +121,16 @@ class SeE2A(nn.Module):
 
     def _from_moments(self, features: Moments) -> tuple[Tensor, MomentTape]:
         coefficients = self.coefficients(features)
-        blocks = [features.values[centres].flatten(0, 1) @ c for centres, c in coefficients]
-        return torch.cat(blocks).view(-1, 4, self.width), MomentTape(features, coefficients)
+        x = products(features.values.flatten(0, 1), coefficients)
+        return x.view(-1, 4, self.width), MomentTape(features, coefficients)
 
     def _back_to_moments(self, tape: MomentTape, x_gradient: Tensor) -> Tensor:
-        blocks = [x_gradient[centres].flatten(0, 1) @ c.T for centres, c in tape.coefficients]
-        return torch.cat(blocks).view_as(tape.features.values)
+        transposed = [(rows, c.T) for rows, c in tape.coefficients]
+        return products(x_gradient.flatten(0, 1), transposed).view_as(tape.features.values)
 
     def coefficients(self, features: Moments) -> list[tuple[slice, Tensor]]:
-        """For each centre type that occurs, its range and its nets' spline coefficients [ntypes * size, width].
+        """For each centre type that occurs, its rows of the flattened moments and its nets' spline coefficients
+        [ntypes * size, width], divided by the number of slots.
 
         In float64 whatever the precision: the fit at the ends of the interval amplifies rounding.
         """
@@ -145,5 +145,7 @@ class SeE2A(nn.Module):
                 nets = [self.net(t, neighbour_type) for t, _ in present]
                 value = torch.cat([net.value(z.unsqueeze(1)) for net, z in zip(nets, nodes, strict=True)])
             columns.append(fit @ value.view(len(present), -1, self.width))
-        stacked = torch.cat(columns, dim=1).to(self.dtype)
-        return [(block, c) for (_, block), c in zip(present, stacked, strict=True)]
+        stacked = (torch.cat(columns, dim=1) / self.n_slots).to(self.dtype)
+        return [
+            (slice(4 * block.start, 4 * block.stop), c) for (_, block), c in zip(present, stacked.unbind(), strict=True)
+        ]

@@ -1,0 +1,172 @@
+"""Several nets of the same shape at once, each for its own rows: products block by block, all else for all rows.
+
+One net for each type would otherwise mean as many small operations for each type, and copies to put the results
+together. Forward and backward passes are written out by hand; weight gradients go straight to where they are summed.
+
+For a layer y = act(x W + b) * idt (+ x), with slope s = act' * idt and the gradient g of the energy:
+    forward    x -> y;    q = g s,  g <- q W^T (+ g)
+    backward   of the second line first, from the cotangent of g upwards; then of the first line, downwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lockstep.network.mlp import MLP, Layer
+
+
+class Block(NamedTuple):
+    """Rows (centres of one type, say) and the net that serves them."""
+
+    rows: slice
+    net: MLP
+
+
+def layers_of(net: MLP) -> list[Layer]:
+    return [layer for layer in net.layers if isinstance(layer, Layer)]
+
+
+def products(x: Tensor, matrices: Sequence[tuple[slice, Tensor]]) -> Tensor:
+    """x[rows] @ matrix for each block of rows, [rows, n_out]."""
+    result: Tensor = _Products.apply(x, [rows for rows, _ in matrices], *(matrix for _, matrix in matrices))
+    return result
+
+
+def net_by_net(by_layer: Iterable[list[list[Tensor | None]]]) -> list[Tensor | None]:
+    """Weights' cotangents, gathered [layer][net][weight], in the order of all nets' `parameters()`."""
+    return [weight for of_net in zip(*by_layer, strict=True) for of_layer in of_net for weight in of_layer]
+
+
+class _Products(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, blocks: list[slice], *matrices: Tensor) -> Tensor:
+        ctx.blocks = blocks
+        ctx.save_for_backward(x, *matrices)
+        result = x.new_empty(x.shape[0], matrices[0].shape[1])
+        for rows, matrix in zip(blocks, matrices, strict=True):
+            torch.mm(x[rows], matrix, out=result[rows])
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *bars: Tensor) -> tuple[Tensor | None, ...]:
+        (bar,) = bars
+        x, *matrices = ctx.saved_tensors
+        x_bar = None
+        if ctx.needs_input_grad[0]:
+            x_bar = torch.empty_like(x)
+            for rows, matrix in zip(ctx.blocks, matrices, strict=True):
+                torch.mm(bar[rows], matrix.T, out=x_bar[rows])
+        return (x_bar, None, *(x[rows].T @ bar[rows] for rows in ctx.blocks))
+
+
+class LayerPass:
+    """One layer of all nets: matrix products block by block, everything else for all rows at once.
+
+    Holds what the way forward leaves behind: the input, x W + b, the activation's value and slope (times idt); then,
+    from the way back, the gradient g and q = g s.
+    """
+
+    gradient: Tensor
+    scaled_gradient: Tensor
+
+    def __init__(self, blocks: Sequence[Block], layers: Sequence[Layer], x: Tensor) -> None:
+        self.layer = layers[0]
+        self._parts = [_Part(block.rows, layer) for block, layer in zip(blocks, layers, strict=True)]
+        self.x = x
+        self.before = x.new_empty(x.shape[0], self.layer.n_out)
+        for part in self._parts:
+            torch.addmm(part.bias, x[part.rows], part.weight, out=self.before[part.rows])
+        self.value = self.layer.activation.value(self.before)
+        self.slope = self.layer.activation.slope(self.before, self.value)
+
+    def output(self) -> Tensor:
+        """y, the next layer's input."""
+        return self.layer.with_residual(self._times_idt(self.value), self.x)
+
+    def pulled_back(self, gradient: Tensor) -> Tensor:
+        """dE/dx from dE/dy."""
+        self.gradient = gradient
+        self.scaled_gradient = self._times_idt_(gradient * self.slope)
+        return self.layer.through_residual(self._times_transposed(self.scaled_gradient), gradient)
+
+    def gradient_backward(self, bar: Tensor) -> tuple[Tensor, Tensor]:
+        """Cotangents of dE/dy and of the slope times idt, from that of dE/dx."""
+        self._add_to_weights(bar, self.scaled_gradient)
+        scaled_bar = bar.new_empty(bar.shape[0], self.layer.n_out)
+        for part in self._parts:
+            torch.mm(bar[part.rows], part.weight, out=scaled_bar[part.rows])
+        slope_bar = scaled_bar * self.gradient
+        return self.layer.with_residual(self._times_idt_(scaled_bar.mul_(self.slope)), bar), slope_bar
+
+    def backward(self, bar: Tensor, slope_bar: Tensor) -> tuple[Tensor, list[list[Tensor | None]]]:
+        """Cotangent of x, and for each block those of the layer's weights, in the order of `parameters()`."""
+        curvature = self.layer.activation.curvature(self.before, self.value, self.slope)
+        before_bar = (bar * self.slope).addcmul_(slope_bar, curvature)
+        idt_bar = None if self.layer.idt is None else (bar * self.value).addcmul_(slope_bar, self.slope)
+        self._times_idt_(before_bar)
+        self._add_to_weights(self.x, before_bar)
+        of_layers = []
+        for part in self._parts:
+            of_layers.append([part.sum.result, before_bar[part.rows].sum(dim=0)])
+            if idt_bar is not None:
+                of_layers[-1].append(idt_bar[part.rows].sum(dim=0))
+        return self.layer.through_residual(self._times_transposed(before_bar), bar), of_layers
+
+    def _times_transposed(self, y: Tensor) -> Tensor:
+        """y W^T."""
+        result = y.new_empty(y.shape[0], self.layer.n_in)
+        for part in self._parts:
+            torch.mm(y[part.rows], part.weight.T, out=result[part.rows])
+        return result
+
+    def _times_idt(self, y: Tensor) -> Tensor:
+        return y if self.layer.idt is None else self._times_idt_(y.clone())
+
+    def _times_idt_(self, y: Tensor) -> Tensor:
+        """y * idt, in place."""
+        for part in self._parts:
+            if part.idt is not None:
+                y[part.rows].mul_(part.idt)
+        return y
+
+    def _add_to_weights(self, left: Tensor, right: Tensor) -> None:
+        """Add left^T right to the weights' cotangents."""
+        for part in self._parts:
+            part.sum.add(left[part.rows].T, right[part.rows])
+
+
+class _Part:
+    """One net's layer: its rows, its weights, the sum that is its largest weight's cotangent."""
+
+    def __init__(self, rows: slice, layer: Layer) -> None:
+        self.rows = rows
+        self.weight, self.bias = layer.weight.detach(), layer.bias.detach()
+        self.idt = None if layer.idt is None else layer.idt.detach()
+        self.sum = _WeightSum(layer.weight)
+
+
+class _WeightSum:
+    """The sum of products that is a weight's cotangent.
+
+    Where the weight has a buffer for its gradient (`main_grad`), the products go straight into it and autograd is told
+    of no gradient: a second copy of the largest matrices, and the time to add it, are saved.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self._buffer: Tensor | None = getattr(weight, "main_grad", None)
+        self._weight = weight
+        self.result: Tensor | None = None
+
+    def add(self, left: Tensor, right: Tensor) -> None:
+        if not self._weight.requires_grad:
+            return
+        if self._buffer is not None:
+            self._buffer.addmm_(left, right)
+        elif self.result is None:
+            self.result = left @ right
+        else:
+            self.result.addmm_(left, right)
