@@ -66,6 +66,15 @@ def test_pull_back_is_the_gradient_by_autograd(widths: list[int], resnet_dt: boo
         assert torch.allclose(a, b, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("resnet_dt", [True, False])
+@pytest.mark.parametrize("widths", NETS.values(), ids=NETS)
+def test_push_forward_is_the_derivative_along_a_direction(widths: list[int], resnet_dt: bool) -> None:
+    net = fitting_net(4, widths, "tanh", resnet_dt, torch.float64, generator())
+    x, along = random_input(7, 4), random_input(7, 4)
+    for found, expected in zip(net.push_forward(x, along), torch.func.jvp(net.value, (x,), (along,)), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
 def test_an_embedding_net_maps_one_number_to_its_last_width() -> None:
     net = embedding_net([4, 8], "tanh", False, torch.float64, generator())
     assert net(random_input(5, 1))[0].shape == (5, 8)

@@ -7,13 +7,7 @@ import torch
 
 from lockstep.config.optimizer import AdamConfig, AdamWConfig
 from lockstep.errors import CheckpointError
-from lockstep.training.optimizer import (
-    clip_gradients,
-    load_optimizer_tensors,
-    make_optimizer,
-    optimizer_tensors,
-    set_learning_rate,
-)
+from lockstep.training.optimizer import clip_gradients, make_optimizer
 
 CONFIGS = [AdamConfig(), AdamConfig(adam_beta1=0.8, weight_decay=0.01), AdamWConfig(adam_beta2=0.9)]
 
@@ -27,20 +21,18 @@ def make_model(dtype=torch.float64):
 
 def train(model, optimizer, steps):
     for step in steps:
-        set_learning_rate(optimizer, 1e-2 / (1 + step))
         generator = torch.Generator().manual_seed(step)
         inputs = torch.randn(5, 3, generator=generator, dtype=torch.float64).to(model[0].weight.dtype)
-        optimizer.zero_grad()
+        model.zero_grad()
         model(inputs).square().sum().backward()
-        optimizer.step()
+        optimizer.step(1e-2 / (1 + step))
 
 
 def test_an_update_is_that_of_adam():
     weight = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
     optimizer = make_optimizer([("weight", weight)], AdamConfig())
-    set_learning_rate(optimizer, 0.1)
     weight.grad = torch.tensor([3.0, -0.5], dtype=torch.float64)
-    optimizer.step()
+    optimizer.step(0.1)
 
     # The first update of Adam is the learning rate times the sign of the gradient.
     assert weight.tolist() == pytest.approx([0.9, -1.9], rel=1e-7)
@@ -51,23 +43,33 @@ def test_weight_decay_is_a_penalty_for_adam_and_decoupled_for_adamw():
     for config in (AdamConfig(weight_decay=0.5), AdamWConfig(weight_decay=0.5)):
         weight = torch.nn.Parameter(torch.tensor([4.0], dtype=torch.float64))
         optimizer = make_optimizer([("weight", weight)], config)
-        set_learning_rate(optimizer, 0.1)
         weight.grad = torch.tensor([-1.0], dtype=torch.float64)
-        optimizer.step()
+        optimizer.step(0.1)
         results.append(weight.item())
 
     # Adam: gradient -1 + 0.5 * 4 = 1, one step down. AdamW: shrunk by 0.1 * 0.5, then one step up.
     assert results == pytest.approx([3.9, 4.0 * 0.95 + 0.1], rel=1e-7)
 
 
-def test_nothing_moves_before_a_learning_rate_is_set():
-    model = make_model()
-    before = [parameter.clone() for parameter in model.parameters()]
-    optimizer = make_optimizer(model.named_parameters(), AdamConfig())
-    model(torch.ones(1, 3, dtype=torch.float64)).sum().backward()
-    optimizer.step()
-
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+@pytest.mark.parametrize("config", CONFIGS)
+def test_updates_are_those_of_torch(config):
+    """Several parameters, one of which has no gradient now and then."""
+    ours, theirs = make_model(), make_model()
+    optimizer = make_optimizer(ours.named_parameters(), config)
+    kind = torch.optim.AdamW if config.type == "AdamW" else torch.optim.Adam
+    betas = (config.adam_beta1, config.adam_beta2)
+    reference = kind([p for p in theirs.parameters() if p.requires_grad], betas=betas, weight_decay=config.weight_decay)
+    for step in range(5):
+        for model in (ours, theirs):
+            model.zero_grad()
+            model(torch.full((2, 3), 1.0 + step, dtype=torch.float64)).square().sum().backward()
+            if step == 2:
+                model[0].bias.grad = None
+        optimizer.step(0.1)
+        reference.param_groups[0]["lr"] = 0.1
+        reference.step()
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-13, atol=1e-15)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -76,28 +78,28 @@ def test_training_goes_on_bit_for_bit_after_the_state_went_through_tensors(confi
     whole = make_model(dtype)
     optimizer = make_optimizer(whole.named_parameters(), config)
     train(whole, optimizer, range(3))
-    saved = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer).items()}
+    saved = {name: tensor.clone() for name, tensor in optimizer.tensors().items()}
     weights = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
     train(whole, optimizer, range(3, 6))
 
     restarted = make_model(dtype)
     restarted.load_state_dict(weights)
     another = make_optimizer(restarted.named_parameters(), config)
-    load_optimizer_tensors(another, saved)
+    another.load(saved)
     train(restarted, another, range(3, 6))
 
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), restarted.parameters(), strict=True))
-    assert optimizer_tensors(another).keys() == saved.keys()
-    assert optimizer_tensors(another)["0.weight.step"].item() == 6
+    assert another.tensors().keys() == saved.keys()
+    assert another.tensors()["0.weight.step"].item() == 6
 
 
 def test_the_state_is_named_after_the_trainable_parameters():
     model = make_model()
     optimizer = make_optimizer(model.named_parameters(), AdamConfig())
-    assert optimizer_tensors(optimizer) == {}
+    assert optimizer.tensors() == {}
     train(model, optimizer, range(1))
 
-    assert set(optimizer_tensors(optimizer)) == {
+    assert set(optimizer.tensors()) == {
         f"{name}.{quantity}"
         for name in ("0.weight", "0.bias", "2.weight")
         for quantity in ("step", "exp_avg", "exp_avg_sq")
@@ -108,8 +110,8 @@ def test_the_loaded_state_is_a_copy():
     model = make_model()
     optimizer = make_optimizer(model.named_parameters(), AdamConfig())
     train(model, optimizer, range(1))
-    saved = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer).items()}
-    load_optimizer_tensors(optimizer, saved)
+    saved = {name: tensor.clone() for name, tensor in optimizer.tensors().items()}
+    optimizer.load(saved)
     train(model, optimizer, range(1))
 
     assert saved["0.bias.step"].item() == 1
@@ -123,7 +125,7 @@ def test_state_of_another_model_is_refused(name, shape, message):
     optimizer = make_optimizer(make_model().named_parameters(), AdamConfig())
 
     with pytest.raises(CheckpointError, match=message):
-        load_optimizer_tensors(optimizer, {name: torch.zeros(shape)})
+        optimizer.load({name: torch.zeros(shape)})
 
 
 @pytest.mark.parametrize(("max_norm", "expected"), [(0.0, 5.0), (10.0, 5.0), (1.0, 1.0)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +246,14 @@ def test_the_loop_never_changes_the_input(folder: Path) -> None:
     before = copy.deepcopy(given)
     train(folder)
     assert given == before
+
+
+def test_the_way_to_the_first_step_loads_nothing_of_torchs_compiler(folder: Path) -> None:
+    """A second of start-up: an innocent call (torch.optim's classes, torch.func) is enough to bring it in."""
+    write_input(folder, tiny_input(training__numb_steps=2))
+    code = "import sys; from lockstep.cli.main import main; main(['train', 'input.json']); print([*sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    modules = done.stdout.splitlines()[-1]
+    assert "'lockstep.training.loop'" in modules
+    assert "torch._dynamo" not in modules
+    assert "sympy" not in modules

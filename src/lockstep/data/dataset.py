@@ -218,9 +218,9 @@ class DataSet:
         of_frame = np.searchsorted(ends, frames, side="right")
         starts = ends - self._index.set_frames[first : first + count]
         located = []
-        for item in np.unique(of_frame):
+        for item in sorted(set(of_frame.tolist())):
             chosen = np.flatnonzero(of_frame == item)
-            located.append((first + int(item), chosen, frames[chosen] - starts[item]))
+            located.append((first + item, chosen, frames[chosen] - starts[item]))
         return located
 
     def _floats(self, system: int, frames: np.ndarray, array: Array) -> np.ndarray:

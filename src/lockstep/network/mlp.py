@@ -71,6 +71,16 @@ class Layer(nn.Module):
             y = y * self.idt.to(x.dtype)
         return self.with_residual(y, x)
 
+    def push_forward(self, x: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+        """The layer's value and its derivative along a direction of x, in the precision of `x`."""
+        weight = self.weight.to(x.dtype)
+        before = torch.addmm(self.bias.to(x.dtype), x, weight)
+        y = self.activation.value(before)
+        slope = self.activation.slope(before, y)
+        if self.idt is not None:
+            y, slope = y * self.idt.to(x.dtype), slope * self.idt.to(x.dtype)
+        return self.with_residual(y, x), self.with_residual((along @ weight) * slope, along)
+
     def pull_back(self, slope: Tensor, gradient: Tensor) -> Tensor:
         """dE/dx from dE/dy."""
         return self.through_residual((gradient * slope) @ self.weight.T, gradient)
@@ -105,6 +115,13 @@ class MLP(nn.Module):
             assert isinstance(layer, Layer)
             x = layer.value(x)
         return x
+
+    def push_forward(self, x: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+        """The net's value and its derivative along a direction of x, in the precision of `x`."""
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            x, along = layer.push_forward(x, along)
+        return x, along
 
     def pull_back(self, slopes: list[Tensor], gradient: Tensor) -> Tensor:
         """The gradient with respect to the input from that with respect to the output."""

@@ -13,7 +13,7 @@ from lockstep.errors import UserError
 from lockstep.observe.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTPUT
 from lockstep.parallel.faults import ranks_where
 from lockstep.training.loss import EnergyLoss, Metrics
-from lockstep.training.optimizer import clip_gradients, set_learning_rate
+from lockstep.training.optimizer import Optimizer, clip_gradients
 from lockstep.training.prepare import Sample
 from lockstep.training.schedule import Schedule
 
@@ -40,7 +40,7 @@ class Trainer:
     potential: Potential
     loss: EnergyLoss
     schedule: Schedule
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     averager: GradientAverager
     spectral: Spectral
     samples: Samples
@@ -74,8 +74,7 @@ class Trainer:
         self.group.phases.enter(OPTIMIZER)
         refuse_nonfinite(metrics, own, step + 1, self.group)
         clip_gradients(self.potential.parameters(), self.max_norm)
-        set_learning_rate(self.optimizer, lr)
-        self.optimizer.step()
+        self.optimizer.step(lr)
         return metrics
 
     def gradients(self, lr: float) -> Metrics:

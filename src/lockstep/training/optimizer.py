@@ -7,40 +7,102 @@ apart into tensors named after the parameters and put together again bit for bit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.optim.adam import adam
 
 from lockstep.errors import CheckpointError
 
 if TYPE_CHECKING:
     from lockstep.config.optimizer import OptimizerConfig
 
-_CLASSES = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
 _FUSED_DEVICES = {"cpu", "cuda"}
 
 
-def make_optimizer(parameters: Iterable[tuple[str, Parameter]], config: OptimizerConfig) -> torch.optim.Optimizer:
-    """The optimizer of the input file over those of the named parameters that are trainable.
+class Optimizer(Protocol):
+    """Updates weights by their gradients."""
 
-    Its learning rate is zero until `set_learning_rate`: a forgotten schedule then shows at once.
+    def step(self, lr: float) -> None:
+        """One update at learning rate `lr`."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state as `<parameter>.<quantity>` -> tensor (not copied); empty before the first update."""
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `tensors` gave, bit for bit, the step counters included."""
+
+
+def make_optimizer(parameters: Iterable[tuple[str, Parameter]], config: OptimizerConfig) -> Optimizer:
+    """The optimizer of the input file over those of the named parameters that are trainable."""
+    return Adam({name: parameter for name, parameter in parameters if parameter.requires_grad}, config)
+
+
+class Adam:
+    """Adam, and AdamW with its decoupled weight decay: torch's fused kernel, with the state kept here.
+
+    The classes of `torch.optim` load all of torch's compiler when the first of them is made, which is a quarter of
+    the time to a training's first step.
     """
-    trainable = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
-    return _CLASSES[config.type](
-        trainable,
-        lr=0.0,
-        betas=(config.adam_beta1, config.adam_beta2),
-        weight_decay=config.weight_decay,
-        fused={parameter.device.type for _, parameter in trainable} <= _FUSED_DEVICES,
-    )
 
+    def __init__(self, parameters: dict[str, Parameter], config: OptimizerConfig) -> None:
+        self._parameters, self._config = parameters, config
+        self._fused = {parameter.device.type for parameter in parameters.values()} <= _FUSED_DEVICES
+        self._state: dict[str, dict[str, Tensor]] = {}
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Let the next update use `lr`."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """One update of all parameters that have a gradient."""
+        moved = {name: parameter for name, parameter in self._parameters.items() if parameter.grad is not None}
+        states = [self._state.get(name) or self._begin(name) for name in moved]
+        adam(
+            list(moved.values()),
+            [parameter.grad for parameter in moved.values() if parameter.grad is not None],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            foreach=False,
+            fused=self._fused,
+            decoupled_weight_decay=self._config.type == "AdamW",
+            amsgrad=False,
+            beta1=self._config.adam_beta1,
+            beta2=self._config.adam_beta2,
+            lr=lr,
+            weight_decay=self._config.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"{name}.{quantity}": value for name, state in self._state.items() for quantity, value in state.items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """A parameter without tensors starts anew, as one that never had a gradient."""
+        state: dict[str, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            name, _, quantity = key.rpartition(".")
+            if name not in self._parameters:
+                raise CheckpointError(f"has optimizer state of a parameter {name!r} that the model does not have")
+            parameter = self._parameters[name]
+            if tensor.ndim and tensor.shape != parameter.shape:
+                raise CheckpointError(
+                    f"the optimizer's {quantity} of {name} has shape {tuple(tensor.shape)},"
+                    f" the parameter {tuple(parameter.shape)}"
+                )
+            state.setdefault(name, {})[quantity] = tensor.detach().to(parameter.device, copy=True)
+        self._state = state
+
+    def _begin(self, name: str) -> dict[str, Tensor]:
+        parameter = self._parameters[name]
+        self._state[name] = {
+            "step": torch.zeros((), dtype=torch.float32, device=parameter.device if self._fused else None),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+        return self._state[name]
 
 
 def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Tensor | None:
@@ -49,42 +111,3 @@ def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Tensor |
     A `max_norm` of 0 leaves them alone and spares the norm. It stays on the device: whoever looks pays for the wait.
     """
     return torch.nn.utils.clip_grad_norm_(parameters, max_norm) if max_norm > 0 else None
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state as `<parameter>.<quantity>` -> tensor (not copied); empty before the first update."""
-    return {
-        f"{name}.{quantity}": torch.as_tensor(value)
-        for name, parameter in _named(optimizer).items()
-        for quantity, value in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Restore what `optimizer_tensors` gave, bit for bit, the step counters included.
-
-    A parameter without tensors starts anew, as one that never had a gradient.
-    """
-    named = _named(optimizer)
-    state: dict[Tensor, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        name, _, quantity = key.rpartition(".")
-        if name not in named:
-            raise CheckpointError(f"has optimizer state of a parameter {name!r} that the model does not have")
-        parameter = named[name]
-        if tensor.ndim and tensor.shape != parameter.shape:
-            raise CheckpointError(
-                f"the optimizer's {quantity} of {name} has shape {tuple(tensor.shape)},"
-                f" the parameter {tuple(parameter.shape)}"
-            )
-        state.setdefault(parameter, {})[quantity] = tensor.detach().to(parameter.device, copy=True)
-    optimizer.state.clear()
-    optimizer.state.update(state)
-
-
-def _named(optimizer: torch.optim.Optimizer) -> dict[str, Parameter]:
-    return {
-        name: parameter
-        for group in optimizer.param_groups
-        for name, parameter in zip(group["param_names"], group["params"], strict=True)
-    }

@@ -171,8 +171,8 @@ def measure_difference(
 
 def _value_and_slope(net: MLP, z: Tensor) -> tuple[Tensor, Tensor]:
     column = z.unsqueeze(1).to(next(net.parameters()).device)
-    result = torch.func.jvp(net.value, (column,), (torch.ones_like(column),))
-    return result[0].cpu(), result[1].cpu()
+    value, slope = net.push_forward(column, torch.ones_like(column))
+    return value.cpu(), slope.cpu()
 
 
 def _describe(intervals: int) -> str:

@@ -15,15 +15,15 @@ from lockstep.errors import CheckpointError
 from lockstep.model import Potential
 from lockstep.training.checkpoint import Checkpoint, compare_configs
 from lockstep.training.loss import Metrics
-from lockstep.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from lockstep.training.optimizer import Optimizer
 
 _NOT_OF_THE_MODEL = ("seed", "trainable", "data_stat_nbatch", "data_stat_protect", "rcond", "spectral")
 
 
-def run_tensors(potential: Potential, optimizer: torch.optim.Optimizer, interval: Metrics | None) -> dict[str, Tensor]:
+def run_tensors(potential: Potential, optimizer: Optimizer, interval: Metrics | None) -> dict[str, Tensor]:
     """Weights, constants and optimizer state, by dotted name."""
     tensors = {f"model.{name}": tensor for name, tensor in potential.state_dict().items()}
-    tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer_tensors(optimizer).items()}
+    tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer.tensors().items()}
     if interval is not None:
         tensors["interval.values"] = interval.values
     return tensors
@@ -43,8 +43,8 @@ def run_info(
     }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    load_optimizer_tensors(optimizer, checkpoint.group("optimizer"))
+def restore_optimizer(optimizer: Optimizer, checkpoint: Checkpoint) -> None:
+    optimizer.load(checkpoint.group("optimizer"))
 
 
 def restore_interval(checkpoint: Checkpoint, names: tuple[str, ...]) -> Metrics | None:
