@@ -104,6 +104,7 @@ def test_waiting_is_measured(plan: Plan) -> None:
     ("environ", "cores", "expected"),
     [
         ({}, 2, 2),
+        ({}, 0, 0),
         ({}, 64, 8),
         ({"NUM_WORKERS": "0"}, 4, 0),
         ({"NUM_WORKERS": "12"}, 4, 12),

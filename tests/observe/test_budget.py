@@ -13,8 +13,8 @@ from lockstep.observe.phases import BACKWARD, COMMUNICATION, FORWARD, PHASES, WA
 from lockstep.parallel.group import Group
 
 
-def interval(frames: int = 10, geometry: float = 0.0, **seconds: float) -> Interval:
-    return Interval({name: seconds.get(name, 0.0) for name in PHASES}, geometry, frames)
+def interval(frames: int = 10, ahead: float = 0.0, **seconds: float) -> Interval:
+    return Interval({name: seconds.get(name, 0.0) for name in PHASES}, ahead, frames)
 
 
 @given(
@@ -49,6 +49,13 @@ def test_the_line_names_shares_speed_and_the_slowest_rank() -> None:
         "budget: data 10 % geometry(ahead) 10 % forward 40 % backward 45 % communication 0 % wait 5 % "
         "optimizer 0 % output 0 % | 24 samples/s (12 + 12), slowest rank 0, busy 85 %"
     )
+
+
+def test_geometry_without_threads_is_a_phase_of_its_own() -> None:
+    line = summarise(1, 1, 0.0, [interval(1, 0.0, data=0.1, geometry=0.2, forward=0.7)]).line()
+    assert line.startswith("budget: data 10 % geometry 20 % forward 70 % ")
+    assert "ahead" not in line
+    assert line.endswith("busy 90 %")
 
 
 def test_many_ranks_are_shown_by_their_extremes() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from thread_group import on_ranks
 
 from lockstep.config import load_input
+from lockstep.parallel.devices import Placement
 from lockstep.parallel.group import Group
 from lockstep.training import spectral
 from lockstep.training.checkpoint import load_checkpoint
@@ -77,7 +78,7 @@ def train_on_threads(file: Path, ranks: int, **options: Any) -> None:
             return error(*arguments)
 
     def work(group: Group) -> None:
-        train(load_input(file), file.parent, Options(**options), group)
+        train(load_input(file), file.parent, Options(**options), group, Placement("cpu", 1, 1))
 
     with mock.patch.object(spectral, "expansion_error", one_at_a_time):
         on_ranks(ranks, work)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lockstep.errors import UserError
 from lockstep.parallel.context import WorkerContext
-from lockstep.parallel.devices import Placement, Resources, device_type, place
+from lockstep.parallel.devices import Placement, Resources, device_type, place, spare_cores
 from lockstep.parallel.summary import training_summary
 
 
@@ -48,6 +48,22 @@ def test_shares_never_exceed_the_cores_and_are_never_empty(ranks: int, cores: in
 def test_thread_variables(environ: dict[str, str], intra: int, inter: int) -> None:
     placement = place(node(2), 0, "cpu", environ)
     assert (placement.intra_threads, placement.inter_threads) == (intra, inter)
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "device", "spare"),
+    [
+        (2, 1, "cpu", 1),
+        (1, 1, "cpu", 0),  # a thread beside the training's would only take its time
+        (8, 8, "cpu", 1),
+        (2, 4, "cpu", 1),
+        (16, 4, "cpu", 12),
+        (4, 4, "cuda", 4),
+        (1, 1, "cuda", 1),
+    ],
+)
+def test_cores_for_working_ahead(cores: int, threads: int, device: str, spare: int) -> None:
+    assert spare_cores(cores, threads, device) == spare
 
 
 def test_a_thread_variable_that_is_no_number_is_refused_by_name() -> None:

@@ -93,6 +93,6 @@ def _train(args: argparse.Namespace, config: Input, context: WorkerContext, reco
             args.profile,
             args.timeline,
         )
-        train(config, Path(args.INPUT).parent, options, group, placement.device)
+        train(config, Path(args.INPUT).parent, options, group, placement)
         group.close()
     return 0

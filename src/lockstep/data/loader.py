@@ -21,10 +21,13 @@ _DEEPEST = 48
 
 
 def worker_count(environ: Mapping[str, str] = os.environ, cores: int | None = None) -> int:
-    """Background threads: `NUM_WORKERS` when set (0: none), otherwise one a core of this rank, at most 8."""
+    """Background threads: `NUM_WORKERS` when set (0: none), otherwise one for each of `cores`, at most 8.
+
+    Without `cores` these are all that the process may run on, for work that nothing else competes with.
+    """
     given = environ.get("NUM_WORKERS", "").strip()
     if not given:
-        return min(8, cores or len(os.sched_getaffinity(0)))
+        return min(8, len(os.sched_getaffinity(0)) if cores is None else cores)
     if not given.isdecimal():
         raise UserError(
             "expected a number of threads",
@@ -44,7 +47,7 @@ class DpLoaderSet(Generic[Prepared]):
 
     Attributes:
         waited: seconds that `next()` has spent waiting for data.
-        prepared: seconds of processor time that `prepare` has taken for what `next()` has given out.
+        prepared: seconds of processor time that `prepare` has taken in threads, for what `next()` has given out.
         frames: how many frames that is.
     """
 
@@ -86,7 +89,8 @@ class DpLoaderSet(Generic[Prepared]):
             raise
         finally:
             self.waited += time.perf_counter() - began
-        self.prepared += seconds
+        if self._pool is not None:
+            self.prepared += seconds
         self.frames += len(micro_batch.frames)
         return micro_batch, prepared
 

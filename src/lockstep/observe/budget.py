@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from lockstep.errors import UserError
 from lockstep.files import describe_failure, write_atomically
-from lockstep.observe.phases import BUSY, CHECKPOINT, COMMUNICATION, DATA, PHASES, VALIDATION, WAIT
+from lockstep.observe.phases import BUSY, CHECKPOINT, COMMUNICATION, DATA, GEOMETRY, PHASES, VALIDATION, WAIT
 from lockstep.parallel.group import Group
 
 log = logging.getLogger(__name__)
@@ -90,9 +90,10 @@ class Summary:
         shares = [
             f"{name} {100 * share:.0f} %"
             for name, share in self.budget.items()
-            if share >= _VISIBLE or name not in (VALIDATION, CHECKPOINT)
+            if share >= _VISIBLE or name not in (GEOMETRY, VALIDATION, CHECKPOINT)
         ]
-        shares.insert(1, f"geometry(ahead) {100 * self.geometry_ahead:.0f} %")
+        if self.geometry_ahead > 0:
+            shares.insert(1, f"geometry(ahead) {100 * self.geometry_ahead:.0f} %")
         speed = f"{self.samples_per_s:.3g} samples/s{self._ranks()}"
         return f"budget: {' '.join(shares)} | {speed}, busy {100 * self.busy:.0f} %"
 

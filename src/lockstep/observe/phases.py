@@ -9,6 +9,7 @@ from types import TracebackType
 
 START = "start"
 DATA = "data"
+GEOMETRY = "geometry"
 FORWARD = "forward"
 BACKWARD = "backward"
 COMMUNICATION = "communication"
@@ -18,9 +19,9 @@ VALIDATION = "validation"
 CHECKPOINT = "checkpoint"
 OUTPUT = "output"
 
-PHASES = (DATA, FORWARD, BACKWARD, COMMUNICATION, WAIT, OPTIMIZER, VALIDATION, CHECKPOINT, OUTPUT)
+PHASES = (DATA, GEOMETRY, FORWARD, BACKWARD, COMMUNICATION, WAIT, OPTIMIZER, VALIDATION, CHECKPOINT, OUTPUT)
 """The phases of a training, in the order in which they are shown; together they are all of its time."""
-BUSY = (FORWARD, BACKWARD, OPTIMIZER, VALIDATION)
+BUSY = (GEOMETRY, FORWARD, BACKWARD, OPTIMIZER, VALIDATION)
 """The phases in which the device computes."""
 
 Listener = Callable[[str, float, float], None]

@@ -14,6 +14,7 @@ _FORMATS = (".png", ".svg", ".pdf")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _PHASES = {
     "data": "#8c8c8c",
+    "geometry": "#444444",
     "forward": "#0072B2",
     "backward": "#56B4E9",
     "communication": "#D55E00",

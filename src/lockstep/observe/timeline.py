@@ -23,7 +23,7 @@ from lockstep.data import MicroBatch
 from lockstep.errors import UserError
 from lockstep.files import describe_failure
 from lockstep.observe.clock import OwnClock, RemoteClock
-from lockstep.observe.phases import COMMUNICATION, DATA, PHASES, WAIT
+from lockstep.observe.phases import COMMUNICATION, DATA, GEOMETRY, PHASES, WAIT
 from lockstep.observe.profile import payload_size
 from lockstep.parallel.group import Group
 
@@ -34,9 +34,8 @@ Event = tuple[str, str, float, float, dict[str, Any]]
 Prepared = TypeVar("Prepared")
 
 _TOPIC = "timeline"
-_GEOMETRY = "geometry"
 _NAMES = {DATA: "data wait", WAIT: "wait for other ranks"}
-_TRACKS = (DATA, _GEOMETRY, *(name for name in PHASES if name not in (DATA, WAIT)))
+_TRACKS = tuple(name for name in PHASES if name != WAIT)
 _EXCHANGES = (COMMUNICATION, WAIT)
 _SEPARATOR = ",\n"
 _SHORTEST = 10e-6
@@ -152,8 +151,8 @@ class Tracer:
         def noted(batch: MicroBatch) -> Prepared:
             began = time.perf_counter()
             prepared = prepare(batch)
-            track = f"{_GEOMETRY} ({threading.current_thread().name.replace('_', ' ')})"
-            self._note(track, _GEOMETRY, began, time.perf_counter(), {"micro-batch": batch.number})
+            track = f"{GEOMETRY} ({threading.current_thread().name.replace('_', ' ')})"
+            self._note(track, GEOMETRY, began, time.perf_counter(), {"micro-batch": batch.number})
             return prepared
 
         return noted

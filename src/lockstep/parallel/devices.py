@@ -30,12 +30,17 @@ class Resources:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a rank computes, and with how many threads."""
+    """Where a rank computes, and with how many threads.
+
+    Attributes:
+        spare_cores: for threads that work ahead of the training without taking time from it.
+    """
 
     device: str
     intra_threads: int
     inter_threads: int
     visible_gpus: int = 0
+    spare_cores: int = 0
 
     def apply(self) -> None:
         """Tells torch and the C library. To be called once, before the first computation."""
@@ -61,12 +66,24 @@ def place(ranks: Sequence[Resources], rank: int, device: str, environ: Mapping[s
     cores = share_of_cores(ranks, rank)
     by_launcher = torchrun.set_threads_itself(environ)
     names = _INTRA[:-1] if by_launcher else _INTRA
+    intra_threads = threads_from(environ, names) or cores
     return Placement(
         device="cpu" if device == "cpu" else f"cuda:{choose_gpu(ranks, rank)}",
-        intra_threads=threads_from(environ, names) or cores,
+        intra_threads=intra_threads,
         inter_threads=threads_from(environ, _INTER) or 1,
         visible_gpus=0 if device == "cpu" else len(own.gpus),
+        spare_cores=spare_cores(cores, intra_threads, device),
     )
+
+
+def spare_cores(cores: int, intra_threads: int, device: str) -> int:
+    """Cores of a rank that its training leaves idle: all beside a GPU, else those without a thread of their own.
+
+    Of several threads each is idle now and then, so that one more finds its time; a single one never is.
+    """
+    if device != "cpu":
+        return cores
+    return max(cores - intra_threads, 1 if intra_threads > 1 else 0)
 
 
 def threads_from(environ: Mapping[str, str], names: Sequence[str]) -> int:

@@ -59,7 +59,8 @@ class GradientAverager:
         for _, buffer in self._buffers:
             if buffer.dtype != torch.float64:
                 self._group.all_reduce(buffer)
-            buffer.div_(self._tail[0])
+            if self._group.size > 1 or count != 1:
+                buffer.div_(self._tail[0])
         return self._tail[1:].clone()
 
     def _collect(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import math
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,15 +16,27 @@ from typing import Any
 
 from lockstep.config import Input
 from lockstep.config.training import DataConfig
-from lockstep.data import DataSet, DpLoaderSet, Plan, Stream, make_plan, steps_for_epochs, summary_lines
+from lockstep.data import (
+    DataSet,
+    DpLoaderSet,
+    MicroBatch,
+    Plan,
+    Stream,
+    make_plan,
+    steps_for_epochs,
+    summary_lines,
+    worker_count,
+)
 from lockstep.files import write_text
 from lockstep.geometry import PairCache
 from lockstep.geometry.cache import cache_budget
 from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
 from lockstep.observe.live import Bar, NullBar, make_bar
+from lockstep.observe.phases import GEOMETRY
 from lockstep.observe.timeline import NullTracer, Tracer
 from lockstep.observe.wishes import find_wishes, observed
 from lockstep.parallel.agreement import check_same_setup, check_same_weights, share_weights
+from lockstep.parallel.devices import Placement
 from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
 from lockstep.parallel.opening import timeout_of
@@ -35,9 +48,9 @@ from lockstep.training.lcurve import LearningCurve, NullCurve
 from lockstep.training.lock import RunLock
 from lockstep.training.loop import Trainer
 from lockstep.training.loss import EnergyLoss
-from lockstep.training.optimizer import make_optimizer
+from lockstep.training.optimizer import Optimizer, make_optimizer
 from lockstep.training.outputs import Display, Outputs
-from lockstep.training.prepare import Preparer
+from lockstep.training.prepare import Preparer, Sample
 from lockstep.training.scalars import NullScalars, TensorBoard
 from lockstep.training.schedule import make_schedule
 from lockstep.training.spectral import Spectral, measure_difference
@@ -52,12 +65,12 @@ _COMPARED = 4
 """Micro-batches on which spline expansion and exact nets are compared in the end."""
 
 
-def train(given: Input, folder: Path, options: Options, group: Group, device: str = "cpu") -> None:
+def train(given: Input, folder: Path, options: Options, group: Group, placement: Placement) -> None:
     """Run the training that the input file describes, on this rank of `group`; `folder` is that of the file."""
     config = scaling.scale_steps(given, group.size)
     group.progress.timeout = timeout_of(os.environ, config.training.timeout)
     wishes = find_wishes(options.profile, options.timeline, config.training)
-    with _locked(config, group), observed(group, wishes, device) as tracer, ExitStack() as stack:
+    with _locked(config, group), observed(group, wishes, placement.device) as tracer, ExitStack() as stack:
         checkpoint = find_restart(config, options, group)
         cache = PairCache(cache_budget(config.training.cache_memory, group.context.local_size))
         plan = open_plan(config, config.training.training_data, "training", folder)
@@ -67,10 +80,12 @@ def train(given: Input, folder: Path, options: Options, group: Group, device: st
             check_frames(validation_plan, group)
         _check_same_setup(config, plan, checkpoint, group)
         start = make_start(config, plan, options, group, cache, checkpoint)
-        start.potential.to(device)
+        start.potential.to(placement.device)
         share_weights(start.potential.state_dict().values(), group)
-        wiring = _Wiring(start, plan, validation_plan, group, cache, tracer, stack, options)
-        wiring.trainer().run()
+        wiring = _Wiring(start, plan, validation_plan, group, cache, tracer, stack, options, placement)
+        trainer = wiring.trainer()
+        gc.freeze()  # What is there now stays: no need to look through it again and again.
+        trainer.run()
         wiring.report_difference()
 
 
@@ -153,8 +168,10 @@ class _Wiring:
         tracer: Tracer | NullTracer,
         stack: ExitStack,
         options: Options,
+        placement: Placement,
     ) -> None:
         self.start, self.config, self.group, self.stack, self.options = start, start.config, group, stack, options
+        self.placement = placement
         self.plan, self.validation_plan, self.cache, self.tracer = plan, validation_plan, cache, tracer
         self.writes = group.rank == 0
         self.pace = scaling.Pace.of(self.config, group.size, start.step, start.saved("pace"))
@@ -235,17 +252,29 @@ class _Wiring:
         return stream
 
     def _loader(self) -> DpLoaderSet[Any]:
+        preparer = Preparer(self.start.potential, self.cache, self.spectral.basis)
+        workers = worker_count(cores=self.placement.spare_cores)
         loader = DpLoaderSet(
             self.plan.dataset,
             self.stream,
             start=self.stream.position,
             rank=self.group.rank,
             size=self.group.size,
-            prepare=self.tracer.traced(Preparer(self.start.potential, self.cache, self.spectral.basis)),
+            prepare=self.tracer.traced(preparer) if workers else self._in_turn(preparer),
+            workers=workers,
         )
         return self.stack.enter_context(loader)
 
-    def _outputs(self, loss: EnergyLoss, optimizer: Any, loader: DpLoaderSet[Any]) -> Outputs:
+    def _in_turn(self, prepare: Preparer) -> Callable[[MicroBatch], Sample]:
+        """`prepare` as a phase of the step, for where no thread runs ahead."""
+
+        def prepared(batch: MicroBatch) -> Sample:
+            with self.group.phases(GEOMETRY):
+                return prepare(batch)
+
+        return prepared
+
+    def _outputs(self, loss: EnergyLoss, optimizer: Optimizer, loader: DpLoaderSet[Any]) -> Outputs:
         training = self.config.training
         checkpoint = self.start.checkpoint
         scalars = self._scalars()
@@ -313,7 +342,7 @@ class _Wiring:
         stream = plan.stream(_VALIDATION_SEED)
         return Validator(plan, stream, data.numb_btch, prepare, potential, loss, self.group)
 
-    def _snapshot(self, optimizer: Any) -> Any:
+    def _snapshot(self, optimizer: Optimizer) -> Any:
         potential, state = self.start.potential, self.stream.state_dict()
 
         def snapshot(step: int, interval: Any) -> tuple[dict[str, Any], dict[str, Any]]:
