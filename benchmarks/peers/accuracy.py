@@ -22,10 +22,13 @@ FROZEN = {"lockstep": "model.dp", "tensorflow": "model.pb"}
 VALIDATION = inputs.WATER / "data" / "validation"
 
 
-def measure_accuracy(keys: list[str], steps: int, seeds: int) -> dict[str, Any]:
-    """Train and test. As many trainings at once as there are cores, one on each: nothing is timed here."""
+def measure_accuracy(keys: list[str], steps: int, seeds: int, earlier: dict[str, Any]) -> dict[str, Any]:
+    """Train and test. As many trainings at once as there are cores, one on each: nothing is timed here.
+
+    Runs of other programs are taken over from `earlier`, where they were as long and as many.
+    """
     cores: SimpleQueue[int] = SimpleQueue()
-    for core in range(os.cpu_count() or 1):
+    for core in sorted(os.sched_getaffinity(0)):
         cores.put(core)
 
     def work(job: tuple[str, int]) -> dict[str, Any]:
@@ -38,7 +41,8 @@ def measure_accuracy(keys: list[str], steps: int, seeds: int) -> dict[str, Any]:
     jobs = [(key, seed) for seed in range(1, seeds + 1) for key in keys]
     with ThreadPoolExecutor(cores.qsize()) as pool:
         answers = list(pool.map(work, jobs))
-    errors: dict[str, list[dict[str, Any]]] = {key: [] for key in keys}
+    comparable = (earlier.get("steps"), earlier.get("seeds")) == (steps, seeds)
+    errors: dict[str, list[dict[str, Any]]] = (earlier["runs"] if comparable else {}) | {key: [] for key in keys}
     for (key, _), answer in zip(jobs, answers, strict=True):
         errors[key].append(answer)
     return {"steps": steps, "seeds": seeds, "runs": errors}

@@ -87,7 +87,9 @@ def measure_parts(arguments: argparse.Namespace) -> None:
         "speed": lambda kept: measure_speed(keys, cases, arguments.rounds, core, quick, kept),
         "trained": lambda _: measure_trained(core, quick),
         "many": lambda _: measure_many(arguments.systems, arguments.peer_systems, keys, core, quick),
-        "accuracy": lambda _: measure_accuracy(accuracy_keys, arguments.steps, arguments.seeds),
+        "accuracy": lambda _: measure_accuracy(
+            accuracy_keys, arguments.steps, arguments.seeds, results_in(arguments.output).get("accuracy", {})
+        ),
     }
     for name, measure in parts.items():
         if name in arguments.parts:
@@ -102,14 +104,18 @@ def keeper(output: Path, name: str, keys: list[str], core: int) -> Keep:
     about = about_machine() | {"command": " ".join(["python", "benchmarks/peers/run.py", *sys.argv[1:]])}
     about["versions"] = {key: PROGRAMS[key].versions() for key in keys}
     about["commands"] = {key: PROGRAMS[key].shown(core) for key in keys}
-    path = output / "results.json"
 
     def keep(figures: dict[str, Any]) -> None:
-        results = json.loads(path.read_text()) if path.exists() else {}
         part = {"about": about, "seconds": time.perf_counter() - began, **figures}
-        path.write_text(json.dumps(results | {name: part}, indent=1) + "\n")
+        (output / "results.json").write_text(json.dumps(results_in(output) | {name: part}, indent=1) + "\n")
 
     return keep
+
+
+def results_in(output: Path) -> dict[str, Any]:
+    """All parts measured so far."""
+    path = output / "results.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 if __name__ == "__main__":
