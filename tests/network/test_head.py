@@ -67,6 +67,12 @@ def test_weight_gradients_go_into_the_buffer_when_there_is_one() -> None:
         parameter.main_grad = parameter.grad
     for found, wanted in zip(gradients(), expected, strict=True):
         torch.testing.assert_close(found, 1.0 + wanted)
+    for parameter in net.parameters():
+        parameter.grad = None
+        parameter.main_grad, parameter.main_grad_old = torch.full_like(parameter, float("nan")), True
+    gradients()
+    for parameter, wanted in zip(net.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.main_grad if parameter.grad is None else parameter.grad, wanted)
 
 
 def test_frozen_layers_get_no_gradient() -> None:

@@ -49,21 +49,32 @@ def test_the_average_is_that_of_all_frames_however_they_are_dealt(shares: list[i
             torch.testing.assert_close(mine, wanted, rtol=1e-12, atol=1e-14)
 
 
-def test_gradients_are_views_of_one_buffer_and_backward_adds_to_them() -> None:
+def test_gradients_end_as_views_of_one_buffer() -> None:
     net = network()
     averager = GradientAverager(net.parameters(), SOLO)
-    averager.zero()
-    before = [p.grad.data_ptr() for p in net.parameters() if p.grad is not None]
     samples = torch.ones(2, 3, dtype=torch.float64)
-    net(samples).sum().backward()
-    once = gradients(net)
-    net(samples).sum().backward()
-    averager.average(1.0)
-    assert [p.grad.data_ptr() for p in net.parameters() if p.grad is not None] == before
-    spans = [pointer - before[0] for pointer in before]
-    assert spans == [0, 15 * 8, 20 * 8, 25 * 8]
-    for twice, single in zip(gradients(net), once, strict=True):
-        torch.testing.assert_close(twice, 2 * single)
+    for _ in range(2):
+        averager.zero()
+        net(samples).sum().backward()
+        once = gradients(net)
+        net(samples).sum().backward()
+        averager.average(1.0)
+        pointers = [p.grad.data_ptr() for p in net.parameters() if p.grad is not None]
+        assert [pointer - pointers[0] for pointer in pointers] == [0, 15 * 8, 20 * 8, 25 * 8]
+        for twice, single in zip(gradients(net), once, strict=True):
+            torch.testing.assert_close(twice, 2 * single)
+
+
+def test_what_is_added_to_the_buffer_and_what_autograd_has_are_one_gradient() -> None:
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    averager = GradientAverager([weight], SOLO)
+    for _ in range(2):
+        averager.zero()
+        (2.0 * weight).sum().backward()
+        weight.main_grad.fill_(5.0)
+        weight.main_grad_old = False
+        averager.average(1.0)
+        assert weight.grad.tolist() == [7.0] * 3
 
 
 def test_gradients_of_several_micro_batches_are_averaged() -> None:
@@ -98,7 +109,7 @@ def test_precisions_may_be_mixed_and_scalars_stay_exact(size: int) -> None:
         assert extra == size * (1.0 + 2.0**-40)
 
 
-def test_gradients_dropped_or_replaced_by_others_are_brought_home() -> None:
+def test_gradients_that_are_missing_or_replaced_count_as_they_are() -> None:
     net = network()
     averager = GradientAverager(net.parameters(), SOLO)
     averager.zero()

@@ -153,7 +153,8 @@ class _WeightSum:
     """The sum of products that is a weight's cotangent.
 
     Where the weight has a buffer for its gradient (`main_grad`), the products go straight into it and autograd is told
-    of no gradient: a second copy of the largest matrices, and the time to add it, are saved.
+    of no gradient: a second copy of the largest matrices, and the time to add it, are saved. What the buffer holds of
+    an earlier step (`main_grad_old`) is overwritten.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -164,7 +165,10 @@ class _WeightSum:
     def add(self, left: Tensor, right: Tensor) -> None:
         if not self._weight.requires_grad:
             return
-        if self._buffer is not None:
+        if self._buffer is not None and getattr(self._weight, "main_grad_old", False):
+            torch.mm(left, right, out=self._buffer)
+            self._weight.main_grad_old = False  # type: ignore[attr-defined]
+        elif self._buffer is not None:
             self._buffer.addmm_(left, right)
         elif self.result is None:
             self.result = left @ right

@@ -1,9 +1,10 @@
 """Averaging gradients over the ranks, in one message a step.
 
-All gradients of one precision live in one contiguous buffer: `parameter.grad` is a view of it, `backward()`
-accumulates into it, and one in-place all-reduce sums it. The weight of this rank's share, the step's few scalars and
-the times by which the group tells waiting apart travel at the end of the float64 buffer: on gloo a small message
-costs as much as 200 kB, so that they are carried for nothing. Only a model without float64 weights sends two.
+All gradients of one precision are brought into one contiguous buffer, and one in-place all-reduce sums it. The large
+ones are computed there (`parameter.main_grad`), the small ones copied from where autograd left them. The weight of
+this rank's share, the step's few scalars and the times by which the group tells waiting apart travel at the end of the
+float64 buffer: on gloo a small message costs as much as 200 kB, so that they are carried for nothing. Only a model
+without float64 weights sends two.
 """
 
 from __future__ import annotations
@@ -37,13 +38,11 @@ class GradientAverager:
         self._views = [pair for alike, buffer in self._buffers for pair in _carve(alike, buffer)]
 
     def zero(self) -> None:
-        """Clears all gradients and points every `parameter.grad` into its buffer."""
-        for _, buffer in self._buffers:
-            buffer.zero_()
+        """Forgets all gradients. Nothing is cleared: whoever comes first overwrites what is in the buffer."""
         for parameter, view in self._views:
-            parameter.grad = view
+            parameter.grad = None
             # For functions that add to the gradient themselves instead of handing autograd a copy.
-            parameter.main_grad = view  # type: ignore[attr-defined]
+            parameter.main_grad, parameter.main_grad_old = view, True  # type: ignore[attr-defined]
 
     def average(self, count: float, extras: torch.Tensor | None = None) -> torch.Tensor:
         """Divides the sum of all ranks' gradients by the sum of their counts; returns the sum of `extras`.
@@ -64,14 +63,12 @@ class GradientAverager:
         return self._tail[1:].clone()
 
     def _collect(self) -> None:
-        """Brings home gradients that someone has replaced or dropped since `zero()`; normally none."""
+        """Brings all gradients into the buffer and points every `parameter.grad` there."""
         for parameter, view in self._views:
-            if parameter.grad is view:
-                continue
-            if parameter.grad is None:
-                view.zero_()
-            elif parameter.grad.data_ptr() != view.data_ptr():
-                view.copy_(parameter.grad)
+            if parameter.main_grad_old:  # type: ignore[attr-defined]
+                view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
+            elif parameter.grad is not None:
+                view.add_(parameter.grad)
             parameter.grad = view
 
 
