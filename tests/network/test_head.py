@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -82,3 +84,18 @@ def test_frozen_layers_get_no_gradient() -> None:
     (energy.sum() + gradient.sum()).backward()
     assert net.layers[1].weight.grad is None
     assert net.layers[0].weight.grad is not None
+
+
+def test_nothing_is_left_for_the_garbage_collector() -> None:
+    """A cycle would keep the largest arrays of a step alive until the collector comes by."""
+    net = fitting_net(7 * AXIS, (8, 8), "tanh", True, torch.float64, torch.Generator().manual_seed(3))
+    x = numbers(5, 4, 7).requires_grad_()
+    gc.collect()
+    gc.disable()
+    try:
+        energy, gradient = energies_and_gradient(x, AXIS, None, [Block(slice(0, 5), net)])
+        (energy.sum() + gradient.sum()).backward()
+        del energy, gradient
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -40,7 +40,7 @@ class _Head(torch.autograd.Function):
         gradient = nets.pulled_back()[:, : descriptor.shape[1]].contiguous()
         ctx.axis, ctx.nets, ctx.extra = axis, nets, inputs.shape[1] - descriptor.shape[1]
         ctx.save_for_backward(x, gradient)
-        return nets.energy, spread(x, gradient, axis)
+        return nets.energies(), spread(x, gradient, axis)
 
     @staticmethod
     def backward(ctx: Any, *bars: Tensor) -> tuple[Tensor | None, ...]:
@@ -68,10 +68,14 @@ class _NetsPass:
             self._passes.append(LayerPass(blocks, layers, x))
             x = self._passes[-1].output()
         self._last = x
-        self.energy = x.new_empty(x.shape[0])
-        for block, output in zip(blocks, self._outputs, strict=True):
-            out = self.energy[block.rows].unsqueeze(1)
-            torch.addmm(output.bias.detach(), x[block.rows], output.weight.detach(), out=out)
+
+    def energies(self) -> Tensor:
+        """Not kept here: what autograd returns must not be held by what it keeps for the way back."""
+        energy = self._last.new_empty(self._last.shape[0])
+        for block, output in zip(self._blocks, self._outputs, strict=True):
+            out = energy[block.rows].unsqueeze(1)
+            torch.addmm(output.bias.detach(), self._last[block.rows], output.weight.detach(), out=out)
+        return energy
 
     def pulled_back(self) -> Tensor:
         """dE/d(input) of each centre."""
