@@ -20,10 +20,10 @@ PIP := -m pip --disable-pip-version-check install --quiet --constraint constrain
 export PIP_ROOT_USER_ACTION := ignore
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test faults lint types bench docs clean
+.PHONY: help demo test faults lint types bench bench-peers browser pictures docs clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 13
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(VENV)/.ready ## train on water for two minutes, then test, freeze and draw the model
 	@mkdir -p $(DEMO) && cd $(DEMO)
@@ -69,6 +69,18 @@ types: $(VENV)/.ready ## mypy
 
 bench: $(VENV)/.ready ## start-up time, speed and memory of the water example
 	@$(BIN)/python benchmarks/startup.py
+
+bench-peers: $(VENV)/.ready ## side by side with DeePMD-kit, and one rank against two: half an hour on an idle machine
+	@$(BIN)/python benchmarks/peers/run.py
+	$(BIN)/python benchmarks/parallel.py
+
+# Chromium is no Python package: Debian has it, as root this target fetches it from there.
+browser: $(VENV)/.ready ## try the report's page in a real browser
+	@command -v chromium chromium-browser google-chrome >/dev/null || apt-get install --yes --no-install-recommends chromium
+	LOCKSTEP_REQUIRE_BROWSER=1 $(BIN)/python -m pytest tests/report/test_browser.py $(PYTEST)
+
+pictures: $(VENV)/.ready ## run the worked example of docs/observe.md and draw it: two minutes on two idle cores
+	@$(BIN)/python docs/pictures.py
 
 docs: $(VENV)/.ready ## write docs/input.md anew from the configuration
 	@$(BIN)/dp doc-train-input > docs/input.md.new

@@ -25,6 +25,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from lockstep.config import load_input
 from lockstep.observe.profile import Profile
 from lockstep.observe.timeline import Timeline, Tracer
 from lockstep.parallel import launchers
@@ -87,7 +88,8 @@ def main() -> None:
     parser.add_argument("steps", type=int)
     args = parser.parse_args()
     group = open_group(launchers.detect(os.environ))
-    place_group(group, "cpu").apply()
+    placement = place_group(group, "cpu")
+    placement.apply()
     data = json.loads(Path(args.input).read_text())
     data["training"] |= {"numb_steps": args.steps, "disp_freq": args.steps, "save_freq": args.steps}
     with ExitStack() as stack:
@@ -104,7 +106,7 @@ def main() -> None:
         stack.callback(board.close)
         bench, real = Bench(group, profile, tracer, board), Trainer.step
         Trainer.step = lambda self, number: bench.step(real, self, number)  # type: ignore[method-assign]
-        session.train(str(mine), Options(skip_neighbor_stat=True), group)
+        session.train(load_input(mine), mine.parent, Options(skip_neighbor_stat=True), group, placement)
         group.meters, group.phases.listeners = (), ()
     group.barrier()
     if group.rank == 0:
