@@ -1,10 +1,11 @@
 """One rank and two, under mpirun and torchrun: how much faster, and what the exchange between ranks takes.
 
-    python benchmarks/parallel.py                     about six minutes
+    python benchmarks/parallel.py                     about twelve minutes
     python benchmarks/parallel.py --ranks 1 2 4 --launchers mpirun --rounds 5
     python benchmarks/parallel.py --quick             does it work? figures mean nothing, and are not kept
 
-The water example in float64, batch 1 on each rank, one thread and one core a rank, all in alternation. Writes
+The water example in float64, batch 1 on each rank, one thread and one core a rank, all in alternation; with splines
+for the embedding nets, and with the exact nets (`spectral: off`). Writes
 parallel.json and parallel.md beside this file, and the table into docs/performance.md.
 """
 
@@ -17,6 +18,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,11 @@ LAUNCHERS = {
     "torchrun": ("torchrun", "--standalone", "--nproc_per_node={n}", "--no-python"),
 }
 TIMEOUT = 900.0
-STEPS, SINCE, EVERY = 1000, 700, 50
-"""Long enough that every rank has met nearly every frame before it is timed, and has its geometry at hand."""
+NETS = {"splines": (1000, 700, 50), "exact": (90, 30, 15)}
+"""Steps, steps before the timing starts, steps of a display. With splines long enough that every rank has met nearly
+every frame before it is timed, and has its geometry at hand; with exact nets a step takes so long that it hardly
+matters."""
+QUICK = (40, 10, 10)
 
 Record = dict[str, Any]
 
@@ -48,7 +53,8 @@ def main() -> None:
     try:
         for number in range(arguments.rounds):
             say(f"round {number + 1} of {arguments.rounds}")
-            record["runs"] += [measure(name, n, arguments) for name in arguments.launchers for n in arguments.ranks]
+            for nets, launcher, ranks in product(arguments.nets, arguments.launchers, arguments.ranks):
+                record["runs"].append(measure(nets, launcher, ranks, QUICK if arguments.quick else NETS[nets]))
     except RunError as error:
         sys.exit(str(error))
     text = report(record)
@@ -63,7 +69,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="default: 1 2")
     parser.add_argument("--launchers", nargs="+", choices=list(LAUNCHERS), default=list(LAUNCHERS))
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is run (default: 3)")
+    parser.add_argument("--nets", nargs="+", choices=list(NETS), default=list(NETS))
+    parser.add_argument("--rounds", type=int, default=2, help="how often each is run (default: 2)")
     parser.add_argument("--quick", action="store_true", help="very short runs")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -71,18 +78,21 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def measure(launcher: str, ranks: int, arguments: argparse.Namespace) -> Record:
+def measure(nets: str, launcher: str, ranks: int, length: tuple[int, int, int]) -> Record:
     """One training on so many ranks, each with a core."""
-    steps, since, every = (40, 10, 10) if arguments.quick else (STEPS, SINCE, EVERY)
+    steps, since, every = length
+    config = inputs.water("float64", 1)
+    config["model"]["descriptor"]["spectral"] = "auto" if nets == "splines" else "off"
     words = [word.replace("{n}", str(ranks)) for word in LAUNCHERS[launcher]]
     command = [str(LOCKSTEP.bin / words[0]), *words[1:], *LOCKSTEP.call("train", "input.json")]
     with tempfile.TemporaryDirectory(prefix="parallel-") as name:
         folder = Path(name)
-        inputs.write(inputs.lasting(inputs.water("float64", 1), steps, every), folder)
+        inputs.write(inputs.lasting(config, steps, every), folder)
         run = watch(pinned(command, *range(ranks)), folder, environment(), TIMEOUT)
         budget = read_budget(folder / "budget.jsonl", since)
     seconds, processor = zip(*run.intervals(since), strict=True)
     record = {
+        "nets": nets,
         "launcher": launcher,
         "ranks": ranks,
         "step": statistics.median(seconds),
@@ -90,7 +100,8 @@ def measure(launcher: str, ranks: int, arguments: argparse.Namespace) -> Record:
         "first_step": run.first_step,
         **budget,
     }
-    say(f"    {launcher:9s} {ranks} ranks: {1000 * record['step']:.1f} ms a step, {exchange(record)} in the exchange")
+    who = f"{nets:8s} {launcher:9s} {ranks} ranks"
+    say(f"    {who}: {1000 * record['step']:.1f} ms a step, {exchange(record)} in the exchange")
     return record
 
 
@@ -120,7 +131,7 @@ def report(record: Record) -> str:
         "waiting for others",
         "first step, s",
     )
-    rows = [row(runs, *key) for key in dict.fromkeys((run["launcher"], run["ranks"]) for run in runs)]
+    rows = [row(runs, *key) for key in dict.fromkeys((run["nets"], run["launcher"], run["ranks"]) for run in runs)]
     facts = record["about"]
     return "\n\n".join(
         [
@@ -132,16 +143,16 @@ def report(record: Record) -> str:
     )
 
 
-def row(runs: list[Record], launcher: str, ranks: int) -> tuple[str, ...]:
+def row(runs: list[Record], nets: str, launcher: str, ranks: int) -> tuple[str, ...]:
     """Medians of all rounds. The speed-up is in samples a second, against the fewest ranks of the same launcher."""
-    chosen = [run for run in runs if run["launcher"] == launcher]
+    chosen = [run for run in runs if (run["nets"], run["launcher"]) == (nets, launcher)]
     fewest = min(run["ranks"] for run in chosen)
     here = [run for run in chosen if run["ranks"] == ranks]
     rate = 1 / median(run["step"] for run in here)
     alone = 1 / median(run["step"] for run in chosen if run["ranks"] == fewest)
     speed_up = rate * ranks / (alone * fewest)
     return (
-        f"{launcher}, {ranks} rank{'s' * (ranks > 1)}",
+        f"{nets}, {launcher}, {ranks} rank{'s' * (ranks > 1)}",
         f"{rate:.1f}",
         f"{rate * ranks:.1f}",
         f"{speed_up:.2f}",
