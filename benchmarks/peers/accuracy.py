@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import inputs
-from measure import call, environment, pinned, say, watch
+from measure import OWN_CORES, call, environment, pinned, say, watch
 from programs import LOCKSTEP, PROGRAMS, PYTORCH, Program
 from speed import about_spectral
 
@@ -28,7 +27,7 @@ def measure_accuracy(keys: list[str], steps: int, seeds: int, earlier: dict[str,
     Runs of other programs are taken over from `earlier`, where they were as long and as many.
     """
     cores: SimpleQueue[int] = SimpleQueue()
-    for core in sorted(os.sched_getaffinity(0)):
+    for core in OWN_CORES:
         cores.put(core)
 
     def work(job: tuple[str, int]) -> dict[str, Any]:

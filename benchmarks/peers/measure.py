@@ -216,6 +216,10 @@ def pinned(command: Sequence[str], *cores: int) -> list[str]:
     return ["taskset", "-c", ",".join(map(str, cores)), *command]
 
 
+OWN_CORES = sorted(os.sched_getaffinity(0))
+"""Cores that the whole benchmark may use, before `keep_off`."""
+
+
 def keep_off(cores: Sequence[int]) -> None:
     """Move this process to the other cores, where there are any: watching must not take the watched one's time."""
     others = os.sched_getaffinity(0) - set(cores)

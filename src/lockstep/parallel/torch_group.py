@@ -15,6 +15,7 @@ from lockstep.parallel.context import WorkerContext
 from lockstep.parallel.group import Group
 from lockstep.parallel.meeting import open_store
 from lockstep.parallel.network import interface_towards
+from lockstep.parallel.shared_sum import SMALLEST, SharedSum, share_memory
 
 # The watch ends a rank that waits too long; the transport's own limit only stands behind it.
 _BACKSTOP = timedelta(hours=24)
@@ -24,6 +25,7 @@ class TorchGroup(Group):
     def __init__(self, context: WorkerContext, device: str, timeout: float) -> None:
         super().__init__(context, timeout)
         self.name = "NCCL" if device == "cuda" else "gloo"
+        self._shared: dict[tuple[int, torch.dtype], SharedSum | None] = {}
         store, host = open_store(context, timeout)
         _use_interface_towards(host)
         try:
@@ -44,7 +46,20 @@ class TorchGroup(Group):
             ) from problem
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
-        dist.all_reduce(tensor)
+        shared = self._shared_sum(tensor)
+        if shared is None:
+            dist.all_reduce(tensor)
+        else:
+            shared.all_reduce(tensor, self._barrier)
+
+    def _shared_sum(self, tensor: torch.Tensor) -> SharedSum | None:
+        """Where large tensors of the CPU are summed, if all ranks are on one node; the first of its size makes it."""
+        if tensor.device.type != "cpu" or tensor.nbytes < SMALLEST:
+            return None
+        kind = (tensor.numel(), tensor.dtype)
+        if kind not in self._shared:
+            self._shared[kind] = share_memory(tensor, self.rank, self.size, self._all_gather_object)
+        return self._shared[kind]
 
     def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
         dist.broadcast(tensor, root)
