@@ -48,12 +48,13 @@ class Layer(nn.Module):
         return self.weight.shape[1]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The layer's value and the slope that `pull_back` needs."""
-        before = torch.addmm(self.bias, x, self.weight)
+        """The layer's value and the slope that `pull_back` needs, in the precision of `x`."""
+        before = torch.addmm(self.bias.to(x.dtype), x, self.weight.to(x.dtype))
         y = self.activation.value(before)
         slope = self.activation.slope(before, y)
         if self.idt is not None:
-            y, slope = y * self.idt, slope * self.idt
+            idt = self.idt.to(x.dtype)
+            y, slope = y * idt, slope * idt
         return self.with_residual(y, x), slope
 
     def with_residual(self, y: Tensor, x: Tensor) -> Tensor:
@@ -73,13 +74,8 @@ class Layer(nn.Module):
 
     def push_forward(self, x: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
         """The layer's value and its derivative along a direction of x, in the precision of `x`."""
-        weight = self.weight.to(x.dtype)
-        before = torch.addmm(self.bias.to(x.dtype), x, weight)
-        y = self.activation.value(before)
-        slope = self.activation.slope(before, y)
-        if self.idt is not None:
-            y, slope = y * self.idt.to(x.dtype), slope * self.idt.to(x.dtype)
-        return self.with_residual(y, x), self.with_residual((along @ weight) * slope, along)
+        value, slope = self(x)
+        return value, self.with_residual((along @ self.weight.to(x.dtype)) * slope, along)
 
     def pull_back(self, slope: Tensor, gradient: Tensor) -> Tensor:
         """dE/dx from dE/dy."""
