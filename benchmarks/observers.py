@@ -32,9 +32,9 @@ from lockstep.parallel import launchers
 from lockstep.parallel.devices import place_group
 from lockstep.parallel.group import Group
 from lockstep.parallel.opening import open_group
+from lockstep.tasks.energy.loss import Metrics
 from lockstep.training import session
 from lockstep.training.loop import Trainer
-from lockstep.training.loss import Metrics
 from lockstep.training.scalars import NullScalars, TensorBoard
 from lockstep.training.starting import Options
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.training.checkpoint import load_checkpoint
-from lockstep.training.lcurve import read_lcurve
+from lockstep.checkpoint.store import load_checkpoint
+from lockstep.observe.lcurve import read_lcurve
 from runs import SLOW_STEPS, dp, dp_process, folder_state, tiny_input, tiny_system, write_frames, write_input
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from cli_samples import write_model, write_system
 
+from lockstep.checkpoint.store import CheckpointStore
 from lockstep.interop.deepmd import load_dp
 from lockstep.model import Potential
-from lockstep.training.checkpoint import CheckpointStore
 from potentials import DESCRIPTOR, FITTING, evaluate, random_frame, random_potential
 
 

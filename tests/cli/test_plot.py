@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lockstep.observe.lcurve import LearningCurve
 from lockstep.observe.plots import Run, draw, read_runs, smooth
-from lockstep.training.lcurve import LearningCurve
 
 
 def write_curve(path: Path, steps: Sequence[int] = (1, 10, 100), validation: bool = True) -> None:

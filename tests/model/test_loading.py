@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from lockstep.checkpoint.store import CheckpointStore
 from lockstep.errors import CheckpointError
 from lockstep.interop.deepmd import save_dp
+from lockstep.interop.loading import load_potential
 from lockstep.model import Potential
-from lockstep.model.loading import load_potential
-from lockstep.training.checkpoint import CheckpointStore
 from potentials import random_potential
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from thread_group import on_ranks
 
 from lockstep.observe.budget import Budget, BudgetFile, Interval, NullFile, budget_path, read_budget, summarise
-from lockstep.observe.phases import BACKWARD, COMMUNICATION, FORWARD, PHASES, WAIT
 from lockstep.parallel.group import Group
+from lockstep.phases import BACKWARD, COMMUNICATION, FORWARD, PHASES, WAIT
 
 
 def interval(frames: int = 10, ahead: float = 0.0, **seconds: float) -> Interval:

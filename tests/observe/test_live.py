@@ -26,7 +26,7 @@ from pathlib import Path
 from lockstep.observe.live import make_bar
 from lockstep.observe.log import configure_logging
 from lockstep.parallel.launchers import alone
-from lockstep.parallel.solo import SoloGroup
+from lockstep.parallel.engines.solo import SoloGroup
 context = alone.detect({})
 configure_logging(20, Path(sys.argv[1]), "master", context, SoloGroup(context))
 log = logging.getLogger("lockstep.toy")

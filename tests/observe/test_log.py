@@ -17,7 +17,7 @@ from lockstep.errors import UserError
 from lockstep.observe import log as module
 from lockstep.observe.log import Collector, LineHandler, Logging, configure_logging, parse_level, worker_path
 from lockstep.parallel.context import WorkerContext
-from lockstep.parallel.solo import SoloGroup
+from lockstep.parallel.engines.solo import SoloGroup
 
 logger = logging.getLogger("lockstep.test")
 

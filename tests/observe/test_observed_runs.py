@@ -19,14 +19,14 @@ import pytest
 from trace_check import Slice, Tracks, read_trace
 
 from lockstep.observe.budget import read_budget
-from lockstep.observe.phases import PHASES
+from lockstep.phases import PHASES
 from runs import dp_process, tiny_input, tiny_system, write_input
 
 STEPS = 40
 LATE = 0.02
 SLOW_RANK = f"""
 import os, time
-from lockstep.training.loss import EnergyLoss
+from lockstep.tasks.energy.loss import EnergyLoss
 late = {LATE} * int(os.environ.get("PMI_RANK") or os.environ.get("RANK") or 0)
 call = EnergyLoss.__call__
 EnergyLoss.__call__ = lambda self, *arguments: (time.sleep(late), call(self, *arguments))[1]

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from lockstep.observe import phases as module
-from lockstep.observe.phases import BACKWARD, COMMUNICATION, FORWARD, OUTPUT, VALIDATION, WAIT, DevicePhases, Phases
+from lockstep import phases as module
+from lockstep.phases import BACKWARD, COMMUNICATION, FORWARD, OUTPUT, VALIDATION, WAIT, DevicePhases, Phases
 
 
 class Clock:

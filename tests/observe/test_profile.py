@@ -15,10 +15,10 @@ from thread_group import on_ranks
 from lockstep.errors import UserError
 from lockstep.observe.profile import Profile
 from lockstep.observe.wishes import find_wishes
+from lockstep.parallel.engines.solo import SoloGroup
 from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
 from lockstep.parallel.launchers import alone
-from lockstep.parallel.solo import SoloGroup
 
 LATE = 0.08
 
@@ -134,8 +134,8 @@ def test_a_rank_that_is_ended_from_another_thread_writes_its_profile_first(tmp_p
 import pathlib, threading, time
 from lockstep.observe.profile import Profile
 from lockstep.parallel.launchers import alone
-from lockstep.parallel.solo import SoloGroup
-from lockstep.parallel.watch import exit_now
+from lockstep.parallel.engines.solo import SoloGroup
+from lockstep.parallel.watch.watch import exit_now
 group = SoloGroup(alone.detect({{}}))
 with Profile(group, "9", pathlib.Path({str(tmp_path)!r})):
     group.barrier()

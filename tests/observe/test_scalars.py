@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lockstep.training.loss import Metrics
+from lockstep.tasks.energy.loss import Metrics
 from lockstep.training.scalars import TensorBoard
 
 pytest.importorskip("tensorboard")

@@ -13,10 +13,10 @@ from trace_check import read_trace
 from lockstep.errors import UserError
 from lockstep.observe import timeline as module
 from lockstep.observe.clock import OwnClock, RemoteClock
-from lockstep.observe.phases import BACKWARD, COMMUNICATION, FORWARD
 from lockstep.observe.timeline import TimelineFile, Tracer, events_per_rank
+from lockstep.parallel.engines.solo import SoloGroup
 from lockstep.parallel.launchers import alone
-from lockstep.parallel.solo import SoloGroup
+from lockstep.phases import BACKWARD, COMMUNICATION, FORWARD
 
 
 class Wire:

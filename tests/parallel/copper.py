@@ -16,11 +16,11 @@ from unittest import mock
 import numpy as np
 from thread_group import on_ranks
 
+from lockstep.checkpoint.store import load_checkpoint
 from lockstep.config import load_input
 from lockstep.parallel.devices import Placement
 from lockstep.parallel.group import Group
-from lockstep.training import spectral
-from lockstep.training.checkpoint import load_checkpoint
+from lockstep.tasks.energy import spectral
 from lockstep.training.session import train
 from lockstep.training.starting import Options
 from runs import COPPER

@@ -16,15 +16,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import lockstep.checkpoint.store as checkpoint_module
 import lockstep.files
-import lockstep.training.checkpoint as checkpoint_module
+from lockstep.checkpoint.store import NullStore
 from lockstep.cli.main import main
 from lockstep.data import DataSet
 from lockstep.parallel import launchers
-from lockstep.training.checkpoint import NullStore
+from lockstep.tasks.energy.loss import EnergyLoss
+from lockstep.tasks.energy.survey import Survey
 from lockstep.training.loop import Trainer
-from lockstep.training.loss import EnergyLoss
-from lockstep.training.survey import Survey
 from lockstep.training.validation import Validator
 
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from lockstep.errors import UserError
-from lockstep.parallel import watch as watch_module
-from lockstep.parallel.channel import Channel, Hub, Invitation, Spoke
-from lockstep.parallel.progress import Progress
-from lockstep.parallel.watch import Identity, Watch
+from lockstep.parallel.watch import watch as watch_module
+from lockstep.parallel.watch.channel import Channel, Hub, Invitation, Spoke
+from lockstep.parallel.watch.progress import Progress
+from lockstep.parallel.watch.watch import Identity, Watch
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 5.0) -> None:

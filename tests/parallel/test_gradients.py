@@ -10,9 +10,9 @@ from thread_group import on_ranks
 
 from lockstep.parallel.agreement import DisagreementError, check_same_weights, share_weights
 from lockstep.parallel.context import WorkerContext
+from lockstep.parallel.engines.solo import SoloGroup
 from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
-from lockstep.parallel.solo import SoloGroup
 
 SOLO = SoloGroup(WorkerContext("alone", 0, 1, 0, 1))
 

@@ -13,7 +13,8 @@ PROGRAM = """
 import os, sys
 import torch
 from pathlib import Path
-from lockstep.parallel import launchers, shared_sum
+from lockstep.parallel import launchers
+from lockstep.parallel.engines import shared_sum
 from lockstep.parallel.opening import open_group
 
 # A folder of the test's own, because others use the real one meanwhile.

@@ -14,9 +14,9 @@ from lockstep.errors import UserError
 from lockstep.geometry import PairCache
 from lockstep.parallel.agreement import check_same_setup
 from lockstep.parallel.group import Group
+from lockstep.tasks.energy.survey import Survey, run_survey
 from lockstep.training.loop import Trainer
 from lockstep.training.session import open_plan
-from lockstep.training.survey import Survey, run_survey
 from lockstep.training.validation import Validator
 
 
@@ -63,7 +63,7 @@ def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Validator, "__call__", validate)
     # No update, so that the weights are the same whatever the micro-batches of the step.
-    monkeypatch.setattr("lockstep.training.optimizer.Adam.step", lambda optimizer, lr: None)
+    monkeypatch.setattr("lockstep.optim.adam.Adam.step", lambda optimizer, lr: None)
     for ranks in found:
         train_on_threads(file, ranks)
     reference = found[1][0]

@@ -13,8 +13,8 @@ import pytest
 from copper import curve, largest_difference, logged, train_on_threads, weights, write_copper
 
 from lockstep.data import DpLoaderSet
-from lockstep.training import spectral
-from lockstep.training.lcurve import LearningCurve
+from lockstep.observe.lcurve import LearningCurve
+from lockstep.tasks.energy import spectral
 from lockstep.training.loop import Trainer
 
 STEPS, STOP = 50, 20

@@ -7,7 +7,7 @@ import sys
 
 KILLED = """
 import os, signal
-from lockstep.parallel import witness
+from lockstep.parallel.watch import witness
 forked = os.fork
 os.fork = lambda: pids.append(forked()) or pids[-1]
 pids = []

@@ -19,9 +19,9 @@ from pathlib import Path
 from lockstep.errors import UserError
 from lockstep.observe.log import configure_logging
 from lockstep.parallel import launchers
-from lockstep.parallel.faults import guarded
 from lockstep.parallel.group import Group
 from lockstep.parallel.opening import open_group, timeout_of
+from lockstep.parallel.watch.faults import guarded
 
 log = logging.getLogger("lockstep.toy")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.training.lcurve import LearningCurve
+from lockstep.observe.lcurve import LearningCurve
 
 _MESSAGES = """\
 INFO ---Summary of the training---------------------------------------

@@ -21,18 +21,18 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.errors import CheckpointError
-from lockstep.training.checkpoint import (
+from lockstep.checkpoint.store import (
     CheckpointStore,
     NullStore,
     compare_configs,
     find_checkpoint,
     load_checkpoint,
 )
+from lockstep.errors import CheckpointError
 
 # Processes that are killed come from a server which has torch loaded once for all of them.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["lockstep.training.checkpoint"])
+PROCESSES.set_forkserver_preload(["lockstep.checkpoint.store"])
 
 INFO = {"position": 17, "config": {"model": {"type_map": ["O", "H"]}}, "rate": 0.1 + 0.2}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lockstep.errors import UserError
-from lockstep.training.lcurve import LearningCurve, NullCurve, read_lcurve
+from lockstep.observe.lcurve import LearningCurve, NullCurve, read_lcurve
 
 COLUMNS = ("rmse", "rmse_e", "rmse_f")
 NOTE = "# If there is no available reference data, rmse_*_{val,trn} will print nan\n"

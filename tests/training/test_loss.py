@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.config.loss import EnergyLossConfig
-from lockstep.training.loss import EnergyLoss
+from lockstep.tasks.energy.loss import EnergyLoss
 
 START_LR = 1e-3
 NAN = math.nan

@@ -7,7 +7,7 @@ import torch
 
 from lockstep.config.optimizer import AdamConfig, AdamWConfig
 from lockstep.errors import CheckpointError
-from lockstep.training.optimizer import clip_gradients, make_optimizer
+from lockstep.optim.adam import clip_gradients, make_optimizer
 
 CONFIGS = [AdamConfig(), AdamConfig(adam_beta1=0.8, weight_decay=0.01), AdamWConfig(adam_beta2=0.9)]
 

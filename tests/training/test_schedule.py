@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lockstep.config.learning_rate import CosineLearningRate, ExpLearningRate, WsdLearningRate
 from lockstep.errors import InputError
-from lockstep.training.schedule import make_schedule
+from lockstep.optim.schedule import make_schedule
 
 CLASSES = {"exp": ExpLearningRate, "cosine": CosineLearningRate, "wsd": WsdLearningRate}
 

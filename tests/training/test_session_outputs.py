@@ -11,8 +11,8 @@ import pytest
 import torch
 import yaml
 
-from lockstep.training.checkpoint import load_checkpoint
-from lockstep.training.lcurve import read_lcurve
+from lockstep.checkpoint.store import load_checkpoint
+from lockstep.observe.lcurve import read_lcurve
 from runs import dp, folder_state, tiny_input, tiny_system, write_input
 
 
@@ -199,7 +199,7 @@ def test_skip_neighbor_stat_looks_at_the_statistics_alone(folder: Path, capfd: p
 
 
 def test_stat_file_spares_the_second_run_the_survey(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockstep.training import statfile
+    from lockstep.tasks.energy import statfile
 
     for name in ("stat", "stat.hdf5"):
         train(folder, training__stat_file=name)

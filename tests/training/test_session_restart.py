@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep.training.checkpoint import load_checkpoint
+from lockstep.checkpoint.store import load_checkpoint
 from lockstep.training.loop import Trainer
 from runs import SLOW_STEPS, dp, dp_process, tiny_input, tiny_system, write_input
 
@@ -100,7 +100,7 @@ def test_restart_goes_on_with_a_refined_expansion(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The change takes effect ahead of the step at which it is decided: a stop in between must not lose it."""
-    from lockstep.training import spectral
+    from lockstep.tasks.energy import spectral
 
     monkeypatch.setattr(spectral, "CHECK_EVERY", 3)
     monkeypatch.setattr(spectral, "LOOKAHEAD", 4)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from lockstep.checkpoint.store import load_checkpoint
 from lockstep.config import parse_input
-from lockstep.training.checkpoint import load_checkpoint
-from lockstep.training.lcurve import read_lcurve
-from lockstep.training.schedule import make_schedule
+from lockstep.observe.lcurve import read_lcurve
+from lockstep.optim.schedule import make_schedule
 from runs import COPPER, dp, make_frames, tiny_input, tiny_system, write_frames, write_input
 
 TYPES = (0, 0, 1, 1, 0, 1)
@@ -210,7 +210,7 @@ def test_initial_weights_begin_a_new_run(folder: Path) -> None:
 
 
 def test_no_neighbour_list_is_built_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockstep.training import survey
+    from lockstep.tasks.energy import survey
 
     tiny_system(folder / "valid", n_frames=3, seed=8)
     found: list[bytes] = []

@@ -7,7 +7,7 @@ import torch
 
 from lockstep.geometry import SplineBasis
 from lockstep.model import Potential
-from lockstep.training.spectral import CHECK_EVERY, LADDER, LOOKAHEAD, TOLERANCE, Spectral, expansion_error
+from lockstep.tasks.energy.spectral import CHECK_EVERY, LADDER, LOOKAHEAD, TOLERANCE, Spectral, expansion_error
 from potentials import random_potential
 
 

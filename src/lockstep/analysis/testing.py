@@ -14,7 +14,7 @@ from lockstep.analysis.details import DetailFiles
 from lockstep.analysis.evaluation import Answer, Evaluator, real_atoms
 from lockstep.data import DataSet, MicroBatch
 from lockstep.model import Potential
-from lockstep.observe.progress import Progress, progress
+from lockstep.observe.progress import Counting, progress
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ def _test_system(
     frames: NDArray[np.int64],
     details: DetailFiles | None,
     atomic: bool,
-    bar: Progress,
+    bar: Counting,
 ) -> Errors:
     errors = Errors()
     for batch, (answer,) in evaluator.run(dataset, system, frames):

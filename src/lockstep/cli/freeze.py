@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     with logged(args):
         path = _target(args.output)
         from lockstep.interop.deepmd import save_dp
-        from lockstep.model.loading import load_potential
+        from lockstep.interop.loading import load_potential
 
         potential = load_potential(args.checkpoint_folder)
         _refuse_other_file(path)

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     with logged(args):
         from lockstep.analysis.deviation import REAL_LABELS, Measure, refuse_different_types, write_deviations
         from lockstep.analysis.evaluation import open_data, place_alone
-        from lockstep.model.loading import load_potential
+        from lockstep.interop.loading import load_potential
 
         device = place_alone()
         potentials = [load_potential(name).to(device) for name in args.models]

@@ -36,8 +36,8 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
 def logged(args: argparse.Namespace) -> Iterator[None]:
     """The log of a verb that runs in one process, even inside an allocation for many."""
     from lockstep.observe.log import configure_logging, parse_level
+    from lockstep.parallel.engines.solo import SoloGroup
     from lockstep.parallel.launchers import alone
-    from lockstep.parallel.solo import SoloGroup
 
     context = alone.detect({})
     path = Path(args.log_path) if args.log_path else None

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error(f"unknown attribute {unknown[0]!r}: choose from {', '.join(_ATTRIBUTES)}")
     with logged(args):
         from lockstep.analysis.description import describe
-        from lockstep.model.loading import load_potential
+        from lockstep.interop.loading import load_potential
 
         potential = load_potential(args.INPUT)
         log.info("This is a singletask model")

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     with logged(args):
         from lockstep.analysis.evaluation import place_alone
         from lockstep.analysis.testing import Choice, measure_errors
-        from lockstep.model.loading import load_potential
+        from lockstep.interop.loading import load_potential
 
         potential = load_potential(args.model).to(place_alone())
         dataset = _data(args, potential)

@@ -70,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _train(args: argparse.Namespace, config: Input, context: WorkerContext, records: Logging) -> int:
     from lockstep.parallel.devices import device_type, place_group, visible_gpus
-    from lockstep.parallel.faults import guarded
     from lockstep.parallel.opening import open_group, timeout_of
     from lockstep.parallel.summary import training_summary
+    from lockstep.parallel.watch.faults import guarded
     from lockstep.training.session import train
     from lockstep.training.starting import Options
 

@@ -17,8 +17,8 @@ from lockstep.config.optimizer import AdamConfig, OptimizerConfig
 from lockstep.config.parse import read_file
 from lockstep.config.problem import Problem, combine
 from lockstep.config.section import Finding, Section, Tags
-from lockstep.config.survey import Survey
 from lockstep.config.training import TrainingConfig
+from lockstep.config.walk import Walk
 from lockstep.errors import InputError
 
 
@@ -69,17 +69,17 @@ def parse_input(data: object, source: str = "input") -> Input:
     if "model" not in data and "n_neuron" in data:
         remedy = "let DeePMD-kit 2 or later convert it, or rewrite it in sections"
         raise InputError("this is an input file of DeePMD-kit version 0, without sections", where=source, remedy=remedy)
-    survey = Survey()
-    clean = survey.section(Input, data)
-    result, problems = _validate(clean, survey)
+    walk = Walk()
+    clean = walk.section(Input, data)
+    result, problems = _validate(clean, walk)
     if problems:
         raise combine(problems, source)
     assert result is not None
     return result
 
 
-def _validate(clean: dict[str, Any], survey: Survey) -> tuple[Input | None, list[Problem]]:
+def _validate(clean: dict[str, Any], walk: Walk) -> tuple[Input | None, list[Problem]]:
     try:
-        return Input.model_validate(clean), survey.problems
+        return Input.model_validate(clean), walk.problems
     except ValidationError as error:
-        return None, [*survey.problems, *translate(error, survey, clean)]
+        return None, [*walk.problems, *translate(error, walk, clean)]

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from lockstep.config.problem import NO_VALUE, Problem
 from lockstep.config.section import Finding
-from lockstep.config.survey import Location, Survey
+from lockstep.config.walk import Location, Walk
 
 _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "greater_than": lambda limit: f"must be greater than {limit['gt']:g}",
@@ -33,20 +33,20 @@ def _entries(bound: str, wanted: int, found: int) -> str:
     return f"needs {bound} {wanted} {'entry' if wanted == 1 else 'entries'}, has {found}"
 
 
-def translate(error: ValidationError, survey: Survey, clean: dict[str, Any]) -> Iterator[Problem]:
-    """Yield the problems behind pydantic's `error`, without those in parts the survey gave up on."""
+def translate(error: ValidationError, walk: Walk, clean: dict[str, Any]) -> Iterator[Problem]:
+    """Yield the problems behind pydantic's `error`, without those in parts the walk gave up on."""
     for details in error.errors():
         location = _without_tags(details["loc"], clean)
-        if not any(location[: len(place)] == place for place in survey.abandoned):
-            yield from _problems(details, location, survey)
+        if not any(location[: len(place)] == place for place in walk.abandoned):
+            yield from _problems(details, location, walk)
 
 
-def _problems(details: ErrorDetails, location: Location, survey: Survey) -> Iterator[Problem]:
+def _problems(details: ErrorDetails, location: Location, walk: Walk) -> Iterator[Problem]:
     context = details.get("ctx", {})
-    path = survey.path(location)
+    path = walk.path(location)
     if details["type"] == "findings":
         for finding in context["findings"]:
-            yield _problem_of(finding, details["input"], location, survey)
+            yield _problem_of(finding, details["input"], location, walk)
     elif details["type"] == "words":
         yield Problem(path, context["reason"], details["input"], context["remedy"])
     elif details["type"] == "missing":
@@ -58,12 +58,12 @@ def _problems(details: ErrorDetails, location: Location, survey: Survey) -> Iter
         yield Problem(path, details["msg"], details["input"])
 
 
-def _problem_of(finding: Finding, section: Any, location: Location, survey: Survey) -> Problem:
+def _problem_of(finding: Finding, section: Any, location: Location, walk: Walk) -> Problem:
     keys = tuple(finding.key.split(".")) if finding.key else ()
     value = section
     for key in keys:
         value = value.get(key, NO_VALUE) if isinstance(value, dict) else NO_VALUE
-    return Problem(survey.path((*location, *keys)), finding.reason, value if keys else NO_VALUE, finding.remedy)
+    return Problem(walk.path((*location, *keys)), finding.reason, value if keys else NO_VALUE, finding.remedy)
 
 
 def _meant(details: ErrorDetails) -> str:

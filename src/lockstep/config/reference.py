@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from lockstep.config.input import Input
 from lockstep.config.section import Section
-from lockstep.config.survey import section_classes, tags_of
+from lockstep.config.walk import section_classes, tags_of
 
 _INTRODUCTION = """\
 # Input file

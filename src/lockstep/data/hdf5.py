@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.data.store import Header, Layout, refuse_non_numbers
+from lockstep.data.store import ArrayFormat, Header, refuse_non_numbers
 from lockstep.errors import DataError
 
 _OPEN_FILES = 8
@@ -48,7 +48,7 @@ class Hdf5Files:
                 )
             yield group
 
-    def read(self, system: str, set_name: str, layout: Layout, n_frames: int, frames: np.ndarray) -> np.ndarray:
+    def read(self, system: str, set_name: str, layout: ArrayFormat, n_frames: int, frames: np.ndarray) -> np.ndarray:
         increasing, back = np.unique(frames, return_inverse=True)  # h5py selects in increasing order only
         with self.group(system) as group:
             try:

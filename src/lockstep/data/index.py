@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from lockstep.data.store import Layout
+from lockstep.data.store import ArrayFormat
 from lockstep.data.system import SetDescription, SystemDescription, TypeTable
 
 Key = TypeVar("Key", bound=Hashable)
@@ -77,7 +77,7 @@ class Index:
     set_frames: np.ndarray
     layout: np.ndarray
     set_names: Sequence[str]
-    layouts: Sequence[Layout]
+    layouts: Sequence[ArrayFormat]
 
     def __len__(self) -> int:
         return len(self.path)
@@ -108,7 +108,7 @@ class IndexBuilder:
         self._tables: list[TypeTable] = []
         self._table_numbers: dict[int, int] = {}
         self._set_names: Unique[str] = Unique()
-        self._layouts: Unique[Layout] = Unique()
+        self._layouts: Unique[ArrayFormat] = Unique()
 
     def append(self, system: SystemDescription) -> None:
         table = self._table_numbers.setdefault(id(system.table), len(self._tables))

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from lockstep.data.store import REWRITE, Header, Layout, refuse_non_numbers
+from lockstep.data.store import REWRITE, ArrayFormat, Header, refuse_non_numbers
 from lockstep.errors import DataError
 
 _FIRST_BYTES = 256  # numpy pads the headers of plain arrays to 128 bytes
@@ -117,7 +117,7 @@ class NpyReader:
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, system: str, set_name: str, layout: Layout, n_frames: int, frames: np.ndarray) -> np.ndarray:
+    def read(self, system: str, set_name: str, layout: ArrayFormat, n_frames: int, frames: np.ndarray) -> np.ndarray:
         path = f"{system}/{set_name}/{layout.file}"
         try:
             if layout.fortran:
@@ -130,7 +130,7 @@ class NpyReader:
         with self._lock:
             self._open.clear()
 
-    def _read_rows(self, path: str, layout: Layout, frames: np.ndarray) -> np.ndarray:
+    def _read_rows(self, path: str, layout: ArrayFormat, frames: np.ndarray) -> np.ndarray:
         width = math.prod(layout.tail)
         rows = np.empty((len(frames), width), dtype=layout.dtype)
         length = width * rows.dtype.itemsize
@@ -160,7 +160,7 @@ def _read_fully(descriptor: int, row: memoryview, offset: int, path: str) -> Non
         done += count
 
 
-def _read_fortran(path: str, layout: Layout, n_frames: int, frames: np.ndarray) -> np.ndarray:
+def _read_fortran(path: str, layout: ArrayFormat, n_frames: int, frames: np.ndarray) -> np.ndarray:
     """Column-major files scatter a frame over the whole file; rare, so a map is good enough."""
     shape = (n_frames, *layout.tail)
     stored = np.memmap(path, dtype=layout.dtype, mode="r", shape=shape, offset=layout.offset, order="F")

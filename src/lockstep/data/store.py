@@ -21,7 +21,7 @@ class Header(NamedTuple):
     end: int
 
 
-class Layout(NamedTuple):
+class ArrayFormat(NamedTuple):
     """How to read the frames of one array of a set; few distinct ones exist in a data set."""
 
     file: str
@@ -70,7 +70,7 @@ class Folder(Protocol):
 class FrameReader(Protocol):
     """Reads frames of arrays of opened systems; safe to use from several threads."""
 
-    def read(self, system: str, set_name: str, layout: Layout, n_frames: int, frames: np.ndarray) -> np.ndarray:
+    def read(self, system: str, set_name: str, layout: ArrayFormat, n_frames: int, frames: np.ndarray) -> np.ndarray:
         """The given frames of a set as [len(frames), numbers per frame], in the type they have on disk."""
 
     def close(self) -> None:

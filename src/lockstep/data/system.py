@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lockstep.data.labels import BOX, COORD, REAL_TYPES, Array
-from lockstep.data.store import Folder, Header, Layout
+from lockstep.data.store import ArrayFormat, Folder, Header
 from lockstep.errors import DataError
 
 NOT_IN_MODEL = -2  # -1 marks padding atoms in mixed-type data
@@ -21,7 +21,7 @@ class SetDescription(NamedTuple):
 
     name: str
     n_frames: int
-    layouts: dict[str, Layout]
+    layouts: dict[str, ArrayFormat]
 
 
 class TypeTable(NamedTuple):
@@ -138,7 +138,7 @@ def _agree(folder: Folder, sets: list[str], members: list[frozenset[str]], array
 def _describe_set(
     folder: Folder, name: str, present: frozenset[str], natoms: int, arrays: Sequence[Array]
 ) -> SetDescription:
-    layouts: dict[str, Layout] = {}
+    layouts: dict[str, ArrayFormat] = {}
     n_frames = -1
     for array in arrays:
         file = next((file for file in array.files if file in present), None)
@@ -163,13 +163,13 @@ def _count_frames(header: Header, natoms: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _check(header: Header, file: str, array: Array, natoms: int, n_frames: int) -> tuple[str, Layout]:
+def _check(header: Header, file: str, array: Array, natoms: int, n_frames: int) -> tuple[str, ArrayFormat]:
     """What is wrong with an array ("" if nothing), and how to read it.
 
     Cached because thousands of small systems repeat a handful of shapes.
     """
     tail = header.shape[1:] if header.shape[:1] == (n_frames,) else header.shape
-    layout = Layout(file, header.dtype.str, tail, header.offset, header.fortran)
+    layout = ArrayFormat(file, header.dtype.str, tail, header.offset, header.fortran)
     width = array.width(natoms)
     size = math.prod(header.shape)
     if array is REAL_TYPES and header.dtype.kind not in "iu":

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from lockstep.errors import UserError
 from lockstep.geometry import find_pairs
+from lockstep.interop.loading import load_potential
 from lockstep.model import Potential, Prediction
-from lockstep.model.loading import load_potential
 from lockstep.model.potential import Parameters
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lockstep.config import ModelConfig
 from lockstep.geometry import Features
-from lockstep.network.descriptor import SeE2A
+from lockstep.network.descriptors.se_e2_a import SeE2A
 from lockstep.network.fitting import EnergyFitting
 
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from lockstep.errors import UserError
 from lockstep.files import describe_failure, write_atomically
-from lockstep.observe.phases import BUSY, CHECKPOINT, COMMUNICATION, DATA, GEOMETRY, PHASES, VALIDATION, WAIT
 from lockstep.parallel.group import Group
+from lockstep.phases import BUSY, CHECKPOINT, COMMUNICATION, DATA, GEOMETRY, PHASES, VALIDATION, WAIT
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from lockstep.parallel.channel import Channel
+from lockstep.parallel.watch.channel import Channel
 
 _TOPIC = "clock"
 _QUESTIONS = 20

@@ -24,9 +24,9 @@ from lockstep.errors import UserError
 from lockstep.files import describe_failure
 
 if TYPE_CHECKING:
-    from lockstep.parallel.channel import Channel
     from lockstep.parallel.context import WorkerContext
     from lockstep.parallel.group import Group
+    from lockstep.parallel.watch.channel import Channel
 
 MODES = ("master", "collect", "workers")
 LEVELS = {"DEBUG": 10, "3": 10, "INFO": 20, "2": 20, "WARNING": 30, "1": 30, "ERROR": 40, "0": 40}

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.errors import UserError
+from lockstep.observe.lcurve import read_lcurve
 from lockstep.observe.picture import COLOURS, STYLE, checked_output, pyplot, save
-from lockstep.training.lcurve import read_lcurve
 
 _PANELS = {
     "e": ("Energy", "eV/atom"),

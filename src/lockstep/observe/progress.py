@@ -14,14 +14,14 @@ log = logging.getLogger(__name__)
 _PATIENCE = 20.0
 
 
-class Progress(Protocol):
+class Counting(Protocol):
     """Told of every piece of work that is done."""
 
     def advance(self, count: int) -> None: ...
 
 
 @contextmanager
-def progress(task: str, total: int, unit: str) -> Iterator[Progress]:
+def progress(task: str, total: int, unit: str) -> Iterator[Counting]:
     """Progress of `total` units of work. Short work shows nothing in a log."""
     if not sys.stderr.isatty():
         yield Lines(task, total, unit)

@@ -23,9 +23,9 @@ from lockstep.data import MicroBatch
 from lockstep.errors import UserError
 from lockstep.files import describe_failure
 from lockstep.observe.clock import OwnClock, RemoteClock
-from lockstep.observe.phases import COMMUNICATION, DATA, GEOMETRY, PHASES, WAIT
 from lockstep.observe.profile import payload_size
 from lockstep.parallel.group import Group
+from lockstep.phases import COMMUNICATION, DATA, GEOMETRY, PHASES, WAIT
 
 log = logging.getLogger(__name__)
 

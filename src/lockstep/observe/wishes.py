@@ -10,10 +10,10 @@ from pathlib import Path
 
 from lockstep.config.training import TrainingConfig
 from lockstep.errors import UserError
-from lockstep.observe.phases import DevicePhases
 from lockstep.observe.profile import Profile
 from lockstep.observe.timeline import NullTracer, Timeline, Tracer
 from lockstep.parallel.group import Group
+from lockstep.phases import DevicePhases
 
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "COBALT_JOBID")
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")

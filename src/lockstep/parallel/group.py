@@ -8,11 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from lockstep.observe.phases import WAIT, Phases
-from lockstep.parallel.channel import Channel, NoChannel
 from lockstep.parallel.context import WorkerContext
-from lockstep.parallel.progress import Progress
-from lockstep.parallel.watch import Watch, exit_now
+from lockstep.parallel.watch.channel import Channel, NoChannel
+from lockstep.parallel.watch.progress import Progress
+from lockstep.parallel.watch.watch import Watch, exit_now
+from lockstep.phases import WAIT, Phases
 
 if TYPE_CHECKING:
     import torch

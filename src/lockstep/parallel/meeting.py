@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from lockstep.errors import UserError
-from lockstep.parallel import mpi_world
+from lockstep.parallel.addresses import address_towards, own_addresses
 from lockstep.parallel.context import Meet, WorkerContext
-from lockstep.parallel.network import address_towards, own_addresses
+from lockstep.parallel.engines import mpi_world
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore

@@ -13,12 +13,13 @@ from types import TracebackType
 
 from lockstep import __version__
 from lockstep.errors import UserError
-from lockstep.parallel import mpi_world, witness
-from lockstep.parallel.channel import Hub, Invitation, Spoke
 from lockstep.parallel.context import UNKNOWN, WorkerContext
+from lockstep.parallel.engines import mpi_world
+from lockstep.parallel.engines.solo import SoloGroup
 from lockstep.parallel.group import Group
-from lockstep.parallel.solo import SoloGroup
-from lockstep.parallel.watch import EXIT_LOST, Identity, Watch, exit_now
+from lockstep.parallel.watch import witness
+from lockstep.parallel.watch.channel import Hub, Invitation, Spoke
+from lockstep.parallel.watch.watch import EXIT_LOST, Identity, Watch, exit_now
 
 log = logging.getLogger("lockstep.parallel")
 
@@ -102,10 +103,10 @@ def _choose(context: WorkerContext, device: str, timeout: float, environ: Mappin
         )
     by_mpi = context.launcher in _MPI_LAUNCHERS and device == "cpu" and mpi_world.is_installed()
     if choice == "mpi" or (choice == "auto" and by_mpi):
-        from lockstep.parallel.mpi_group import MpiGroup
+        from lockstep.parallel.engines.mpi import MpiGroup
 
         return partial(MpiGroup, context, timeout)
-    from lockstep.parallel.torch_group import TorchGroup
+    from lockstep.parallel.engines.torch import TorchGroup
 
     return partial(TorchGroup, context, device, timeout)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lockstep import __version__
 from lockstep.observe.budget import budget_path, read_budget
+from lockstep.observe.lcurve import read_lcurve
 from lockstep.observe.picture import phase_colour
 from lockstep.report.cards import run_cards, scaling_cards
 from lockstep.report.curves import budget_data, curves_data
@@ -23,7 +24,6 @@ from lockstep.report.folder import RunFolder
 from lockstep.report.logfile import LogFacts, find_log, read_log
 from lockstep.report.profiles import profile_data
 from lockstep.scaling.result import read_result
-from lockstep.training.lcurve import read_lcurve
 
 _LIBRARIES = ("torch", "numpy", "mpi4py")
 

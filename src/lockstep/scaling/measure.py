@@ -10,7 +10,7 @@ from typing import Any
 
 from lockstep.errors import UserError
 from lockstep.observe.budget import read_budget
-from lockstep.observe.phases import COMMUNICATION, WAIT
+from lockstep.phases import COMMUNICATION, WAIT
 from lockstep.scaling.cost import Point
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.observe.phases import COMMUNICATION, WAIT
+from lockstep.phases import COMMUNICATION, WAIT
 
 _VISIBLE = 0.0005
 _MARK = "†"

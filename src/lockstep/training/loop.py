@@ -10,19 +10,19 @@ import torch
 
 from lockstep.data import MicroBatch
 from lockstep.errors import UserError
-from lockstep.observe.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTPUT
-from lockstep.parallel.faults import ranks_where
-from lockstep.training.loss import EnergyLoss, Metrics
-from lockstep.training.optimizer import Optimizer, clip_gradients
-from lockstep.training.prepare import Sample
-from lockstep.training.schedule import Schedule
+from lockstep.optim.adam import Optimizer, clip_gradients
+from lockstep.optim.schedule import Schedule
+from lockstep.parallel.watch.faults import ranks_where
+from lockstep.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTPUT
+from lockstep.tasks.energy.loss import EnergyLoss, Metrics
+from lockstep.tasks.energy.prepare import Sample
 
 if TYPE_CHECKING:
     from lockstep.model import Potential
     from lockstep.parallel.gradients import GradientAverager
     from lockstep.parallel.group import Group
+    from lockstep.tasks.energy.spectral import Spectral
     from lockstep.training.outputs import Outputs
-    from lockstep.training.spectral import Spectral
 
 Samples = Iterator[tuple[MicroBatch, Sample]]
 

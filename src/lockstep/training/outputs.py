@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from lockstep.observe.live import Bar, NullBar
-from lockstep.observe.phases import CHECKPOINT, VALIDATION, Phases
-from lockstep.training.loss import Metrics
+from lockstep.phases import CHECKPOINT, VALIDATION, Phases
+from lockstep.tasks.energy.loss import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Scalars(Protocol):
     def write(self, step: int, lr: float, metrics: Metrics) -> None: ...
 
 
-class Budget(Protocol):
+class TimeKeeper(Protocol):
     """Tells at every display where the time went; see `lockstep.observe.budget`."""
 
     def begin(self, step: int) -> None: ...
@@ -103,7 +103,7 @@ class Outputs:
         curve: Curve,
         store: Store,
         scalars: Scalars,
-        budget: Budget,
+        budget: TimeKeeper,
         phases: Phases,
         display: Display,
         validate: Callable[[int, float], dict[str, float] | None],

@@ -12,7 +12,7 @@ from typing import Any
 
 from lockstep.errors import UserError
 from lockstep.files import describe_failure
-from lockstep.training.loss import Metrics
+from lockstep.tasks.energy.loss import Metrics
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.checkpoint.store import POINTER, SUFFIX, Checkpoint, CheckpointStore, NullStore
 from lockstep.config import Input
 from lockstep.config.training import DataConfig
 from lockstep.data import (
@@ -31,29 +32,28 @@ from lockstep.files import write_text
 from lockstep.geometry import PairCache
 from lockstep.geometry.cache import cache_budget
 from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
+from lockstep.observe.lcurve import LearningCurve, NullCurve
 from lockstep.observe.live import Bar, NullBar, make_bar
-from lockstep.observe.phases import GEOMETRY
 from lockstep.observe.timeline import NullTracer, Tracer
 from lockstep.observe.wishes import find_wishes, observed
+from lockstep.optim.adam import Optimizer, make_optimizer
+from lockstep.optim.schedule import make_schedule
 from lockstep.parallel.agreement import check_same_setup, check_same_weights, share_weights
 from lockstep.parallel.devices import Placement
 from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
 from lockstep.parallel.opening import timeout_of
-from lockstep.training import scaling
+from lockstep.phases import GEOMETRY
+from lockstep.tasks.energy.check import check_frames, check_labels
+from lockstep.tasks.energy.loss import EnergyLoss
+from lockstep.tasks.energy.prepare import Preparer, Sample
+from lockstep.tasks.energy.spectral import Spectral, measure_difference
+from lockstep.training import pace
 from lockstep.training.aside import old_files, refuse_folders, set_aside
-from lockstep.training.check import check_frames, check_labels
-from lockstep.training.checkpoint import POINTER, SUFFIX, Checkpoint, CheckpointStore, NullStore
-from lockstep.training.lcurve import LearningCurve, NullCurve
 from lockstep.training.lock import RunLock
 from lockstep.training.loop import Trainer
-from lockstep.training.loss import EnergyLoss
-from lockstep.training.optimizer import Optimizer, make_optimizer
 from lockstep.training.outputs import Display, Outputs
-from lockstep.training.prepare import Preparer, Sample
 from lockstep.training.scalars import NullScalars, TensorBoard
-from lockstep.training.schedule import make_schedule
-from lockstep.training.spectral import Spectral, measure_difference
 from lockstep.training.starting import Options, Start, checkpoint_prefix, find_restart, make_start
 from lockstep.training.state import restore_interval, restore_optimizer, run_info, run_tensors
 from lockstep.training.validation import NoValidation, Validator
@@ -67,7 +67,7 @@ _COMPARED = 4
 
 def train(given: Input, folder: Path, options: Options, group: Group, placement: Placement) -> None:
     """Run the training that the input file describes, on this rank of `group`; `folder` is that of the file."""
-    config = scaling.scale_steps(given, group.size)
+    config = pace.scale_steps(given, group.size)
     group.progress.timeout = timeout_of(os.environ, config.training.timeout)
     wishes = find_wishes(options.profile, options.timeline, config.training)
     with _locked(config, group), observed(group, wishes, placement.device) as tracer, ExitStack() as stack:
@@ -174,7 +174,7 @@ class _Wiring:
         self.placement = placement
         self.plan, self.validation_plan, self.cache, self.tracer = plan, validation_plan, cache, tracer
         self.writes = group.rank == 0
-        self.pace = scaling.Pace.of(self.config, group.size, start.step, start.saved("pace"))
+        self.pace = pace.Pace.of(self.config, group.size, start.step, start.saved("pace"))
         self.validation_cache = PairCache(
             cache_budget(start.config.training.cache_memory, group.context.local_size) // 4
         )
@@ -193,9 +193,9 @@ class _Wiring:
         config, training, group, potential = self.config, self.config.training, self.group, self.start.potential
         scheduled = self._numb_steps()
         numb_steps = scheduled - self.pace.offset
-        factor = scaling.worker_factor(config.learning_rate.scale_by_worker, group.size)
+        factor = pace.worker_factor(config.learning_rate.scale_by_worker, group.size)
         micro_batches = self.clock.position(numb_steps)
-        for line in scaling.report(config, factor, self.pace, numb_steps, micro_batches, self.plan):
+        for line in pace.report(config, factor, self.pace, numb_steps, micro_batches, self.plan):
             log.info(line)
         log.info("spectral embedding: %s", self.spectral.describe())
         schedule = make_schedule(config.learning_rate, scheduled, factor, self.pace.offset)

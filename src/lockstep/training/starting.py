@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
+from lockstep.checkpoint.store import Checkpoint, load_checkpoint
 from lockstep.config import Input
 from lockstep.data import Plan
 from lockstep.errors import CheckpointError
 from lockstep.geometry import PairCache
 from lockstep.geometry.radial import radial_terms
+from lockstep.interop.loading import load_potential
 from lockstep.model import Potential
-from lockstep.model.loading import load_potential
 from lockstep.parallel.group import Group
 from lockstep.parallel.launchers import torchrun
-from lockstep.training.checkpoint import Checkpoint, load_checkpoint
+from lockstep.tasks.energy.statfile import survey_with_file
+from lockstep.tasks.energy.survey import Survey, apply_statistics, settle_sel, unlimited_cutoff, warn_about_sel
 from lockstep.training.state import load_weights, model_config_of, potential_of, refuse_other_model
-from lockstep.training.statfile import survey_with_file
-from lockstep.training.survey import Survey, apply_statistics, settle_sel, unlimited_cutoff, warn_about_sel
 
 log = logging.getLogger(__name__)
 

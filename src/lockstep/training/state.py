@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from lockstep import __version__
+from lockstep.checkpoint.store import Checkpoint, compare_configs
 from lockstep.config import Input, ModelConfig
 from lockstep.config.input import parse_input
 from lockstep.errors import CheckpointError
 from lockstep.model import Potential
-from lockstep.training.checkpoint import Checkpoint, compare_configs
-from lockstep.training.loss import Metrics
-from lockstep.training.optimizer import Optimizer
+from lockstep.optim.adam import Optimizer
+from lockstep.tasks.energy.loss import Metrics
 
 _NOT_OF_THE_MODEL = ("seed", "trainable", "data_stat_nbatch", "data_stat_protect", "rcond", "spectral")
 

@@ -9,8 +9,8 @@ import torch
 from lockstep.data import Plan, Stream
 from lockstep.model import Potential
 from lockstep.parallel.group import Group
-from lockstep.training.loss import EnergyLoss, Metrics
-from lockstep.training.prepare import Sample
+from lockstep.tasks.energy.loss import EnergyLoss, Metrics
+from lockstep.tasks.energy.prepare import Sample
 
 
 class Validator:

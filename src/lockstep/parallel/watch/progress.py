@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from lockstep.observe.phases import COMMUNICATION, Phases
-from lockstep.parallel import witness
+from lockstep.parallel.watch import witness
+from lockstep.phases import COMMUNICATION, Phases
 
 
 class Progress:

@@ -26,7 +26,7 @@ def load_potential(path: str | Path) -> Potential:
 
         return load_dp(path)
     _refuse_foreign(path)
-    from lockstep.training.checkpoint import load_checkpoint
+    from lockstep.checkpoint.store import load_checkpoint
     from lockstep.training.state import potential_of
 
     return potential_of(load_checkpoint(path))

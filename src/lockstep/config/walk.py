@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Survey:
+class Walk:
     """What a walk found.
 
     Attributes:

@@ -13,7 +13,7 @@ from typing import NoReturn
 from lockstep.errors import UserError
 from lockstep.parallel.group import Group
 
-log = logging.getLogger("lockstep.parallel.faults")
+log = logging.getLogger("lockstep.parallel.watch.faults")
 
 EXIT_USER = 2
 # All ranks often fail for the same reason; the others give rank 0 this long to say it once for all.

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.errors import UserError
-from lockstep.parallel.network import own_addresses
+from lockstep.parallel.addresses import own_addresses
 
 Receive = Callable[[int, dict[str, Any]], None]
 _TICK = 0.25

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lockstep.parallel import mpi_world
 from lockstep.parallel.context import WorkerContext
+from lockstep.parallel.engines import mpi_world
 from lockstep.parallel.group import Group
 
 if TYPE_CHECKING:

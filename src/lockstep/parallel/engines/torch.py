@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 
 from lockstep.errors import UserError
-from lockstep.parallel import mpi_world
+from lockstep.parallel.addresses import interface_towards
 from lockstep.parallel.context import WorkerContext
+from lockstep.parallel.engines import mpi_world
+from lockstep.parallel.engines.shared_sum import SMALLEST, SharedSum, share_memory
 from lockstep.parallel.group import Group
 from lockstep.parallel.meeting import open_store
-from lockstep.parallel.network import interface_towards
-from lockstep.parallel.shared_sum import SMALLEST, SharedSum, share_memory
 
 # The watch ends a rank that waits too long; the transport's own limit only stands behind it.
 _BACKSTOP = timedelta(hours=24)

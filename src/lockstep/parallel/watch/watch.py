@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lockstep.parallel import witness
-from lockstep.parallel.channel import Channel
-from lockstep.parallel.progress import Progress
+from lockstep.parallel.watch import witness
+from lockstep.parallel.watch.channel import Channel
+from lockstep.parallel.watch.progress import Progress
 
-log = logging.getLogger("lockstep.parallel.watch")
+log = logging.getLogger("lockstep.parallel.watch.watch")
 
 EXIT_LOST = 1
 _PATIENCE_WITH_HUB = 3.0

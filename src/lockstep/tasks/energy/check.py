@@ -11,8 +11,8 @@ import numpy as np
 from lockstep.data import DataSet, MicroBatch, Plan, worker_count
 from lockstep.errors import DataError, InputError
 from lockstep.parallel.group import Group
-from lockstep.training.loss import EnergyLoss
-from lockstep.training.survey import Chunk, frame_chunks
+from lockstep.tasks.energy.loss import EnergyLoss
+from lockstep.tasks.energy.survey import Chunk, frame_chunks
 
 log = logging.getLogger(__name__)
 

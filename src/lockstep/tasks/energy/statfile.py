@@ -17,8 +17,8 @@ from lockstep.errors import UserError
 from lockstep.files import written_whole
 from lockstep.geometry import PairCache
 from lockstep.parallel.group import Group
-from lockstep.training.check import digest_frames
-from lockstep.training.survey import Survey, run_survey
+from lockstep.tasks.energy.check import digest_frames
+from lockstep.tasks.energy.survey import Survey, run_survey
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from lockstep.data import MicroBatch
 from lockstep.geometry import Environment, PairCache, SplineBasis
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
-from lockstep.training.survey import cached_pairs
+from lockstep.tasks.energy.survey import cached_pairs
 
 log = logging.getLogger(__name__)
 

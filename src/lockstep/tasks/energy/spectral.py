@@ -21,7 +21,7 @@ from lockstep.geometry import PairCache, SplineBasis
 from lockstep.geometry.basis import S0
 from lockstep.model import Potential
 from lockstep.network.mlp import MLP
-from lockstep.training.prepare import Preparer
+from lockstep.tasks.energy.prepare import Preparer
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Checkpoints: written whole, found by the path that is named, loaded without running code."""

@@ -1,0 +1,1 @@
+"""Descriptors: from environment features to what the fitting net sees."""

@@ -1,0 +1,1 @@
+"""What carries the messages between ranks: one file for each way."""

@@ -1,0 +1,1 @@
+"""All that notices and ends a lost rank."""

@@ -1,0 +1,1 @@
+"""What a run trains: each kind of task behind one interface."""
