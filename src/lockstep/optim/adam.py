@@ -1,13 +1,9 @@
-"""The optimizer, and its state as plain named tensors.
-
-A checkpoint holds tensors and JSON, nothing that has to be unpickled, so the state of the optimizer is taken
-apart into tensors named after the parameters and put together again bit for bit.
-"""
+"""Adam and AdamW."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,24 +16,6 @@ if TYPE_CHECKING:
     from lockstep.config.optimizer import OptimizerConfig
 
 _FUSED_DEVICES = {"cpu", "cuda"}
-
-
-class Optimizer(Protocol):
-    """Updates weights by their gradients."""
-
-    def step(self, lr: float) -> None:
-        """One update at learning rate `lr`."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The state as `<parameter>.<quantity>` -> tensor (not copied); empty before the first update."""
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `tensors` gave, bit for bit, the step counters included."""
-
-
-def make_optimizer(parameters: Iterable[tuple[str, Parameter]], config: OptimizerConfig) -> Optimizer:
-    """The optimizer of the input file over those of the named parameters that are trainable."""
-    return Adam({name: parameter for name, parameter in parameters if parameter.requires_grad}, config)
 
 
 class Adam:
@@ -103,11 +81,3 @@ class Adam:
             "exp_avg_sq": torch.zeros_like(parameter),
         }
         return self._state[name]
-
-
-def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Tensor | None:
-    """Scale all gradients down together when their norm exceeds `max_norm`; return what the norm was.
-
-    A `max_norm` of 0 leaves them alone and spares the norm. It stays on the device: whoever looks pays for the wait.
-    """
-    return torch.nn.utils.clip_grad_norm_(parameters, max_norm) if max_norm > 0 else None

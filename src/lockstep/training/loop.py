@@ -10,7 +10,7 @@ import torch
 
 from lockstep.data import MicroBatch
 from lockstep.errors import UserError
-from lockstep.optim.adam import Optimizer, clip_gradients
+from lockstep.optim.optimizer import Optimizer, clip_gradients
 from lockstep.optim.schedule import Schedule
 from lockstep.parallel.watch.faults import ranks_where
 from lockstep.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTPUT

@@ -36,7 +36,7 @@ from lockstep.observe.lcurve import LearningCurve, NullCurve
 from lockstep.observe.live import Bar, NullBar, make_bar
 from lockstep.observe.timeline import NullTracer, Tracer
 from lockstep.observe.wishes import find_wishes, observed
-from lockstep.optim.adam import Optimizer, make_optimizer
+from lockstep.optim.optimizer import Optimizer, make_optimizer
 from lockstep.optim.schedule import make_schedule
 from lockstep.parallel.agreement import check_same_setup, check_same_weights, share_weights
 from lockstep.parallel.devices import Placement
@@ -201,7 +201,7 @@ class _Wiring:
         schedule = make_schedule(config.learning_rate, scheduled, factor, self.pace.offset)
         loss = EnergyLoss(config.loss, schedule.start_lr)
         check_labels(self.plan.dataset, loss)
-        optimizer = make_optimizer(potential.named_parameters(), config.optimizer)
+        optimizer = make_optimizer(potential.named_parameters(), config.optimizer, group)
         if self.start.checkpoint is not None:
             restore_optimizer(optimizer, self.start.checkpoint)
         loader = self._loader()

@@ -14,7 +14,7 @@ from lockstep.config import Input, ModelConfig
 from lockstep.config.input import parse_input
 from lockstep.errors import CheckpointError
 from lockstep.model import Potential
-from lockstep.optim.adam import Optimizer
+from lockstep.optim.optimizer import Optimizer
 from lockstep.tasks.energy.loss import Metrics
 
 _NOT_OF_THE_MODEL = ("seed", "trainable", "data_stat_nbatch", "data_stat_protect", "rcond", "spectral")

@@ -7,8 +7,11 @@ import torch
 
 from lockstep.config.optimizer import AdamConfig, AdamWConfig
 from lockstep.errors import CheckpointError
-from lockstep.optim.adam import clip_gradients, make_optimizer
+from lockstep.optim.optimizer import clip_gradients, make_optimizer
+from lockstep.parallel.engines.solo import SoloGroup
+from lockstep.parallel.launchers import alone
 
+GROUP = SoloGroup(alone.detect({}))
 CONFIGS = [AdamConfig(), AdamConfig(adam_beta1=0.8, weight_decay=0.01), AdamWConfig(adam_beta2=0.9)]
 
 
@@ -30,7 +33,7 @@ def train(model, optimizer, steps):
 
 def test_an_update_is_that_of_adam():
     weight = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
-    optimizer = make_optimizer([("weight", weight)], AdamConfig())
+    optimizer = make_optimizer([("weight", weight)], AdamConfig(), GROUP)
     weight.grad = torch.tensor([3.0, -0.5], dtype=torch.float64)
     optimizer.step(0.1)
 
@@ -42,7 +45,7 @@ def test_weight_decay_is_a_penalty_for_adam_and_decoupled_for_adamw():
     results = []
     for config in (AdamConfig(weight_decay=0.5), AdamWConfig(weight_decay=0.5)):
         weight = torch.nn.Parameter(torch.tensor([4.0], dtype=torch.float64))
-        optimizer = make_optimizer([("weight", weight)], config)
+        optimizer = make_optimizer([("weight", weight)], config, GROUP)
         weight.grad = torch.tensor([-1.0], dtype=torch.float64)
         optimizer.step(0.1)
         results.append(weight.item())
@@ -55,7 +58,7 @@ def test_weight_decay_is_a_penalty_for_adam_and_decoupled_for_adamw():
 def test_updates_are_those_of_torch(config):
     """Several parameters, one of which has no gradient now and then."""
     ours, theirs = make_model(), make_model()
-    optimizer = make_optimizer(ours.named_parameters(), config)
+    optimizer = make_optimizer(ours.named_parameters(), config, GROUP)
     kind = torch.optim.AdamW if config.type == "AdamW" else torch.optim.Adam
     betas = (config.adam_beta1, config.adam_beta2)
     reference = kind([p for p in theirs.parameters() if p.requires_grad], betas=betas, weight_decay=config.weight_decay)
@@ -76,7 +79,7 @@ def test_updates_are_those_of_torch(config):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_training_goes_on_bit_for_bit_after_the_state_went_through_tensors(config, dtype):
     whole = make_model(dtype)
-    optimizer = make_optimizer(whole.named_parameters(), config)
+    optimizer = make_optimizer(whole.named_parameters(), config, GROUP)
     train(whole, optimizer, range(3))
     saved = {name: tensor.clone() for name, tensor in optimizer.tensors().items()}
     weights = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
@@ -84,7 +87,7 @@ def test_training_goes_on_bit_for_bit_after_the_state_went_through_tensors(confi
 
     restarted = make_model(dtype)
     restarted.load_state_dict(weights)
-    another = make_optimizer(restarted.named_parameters(), config)
+    another = make_optimizer(restarted.named_parameters(), config, GROUP)
     another.load(saved)
     train(restarted, another, range(3, 6))
 
@@ -95,7 +98,7 @@ def test_training_goes_on_bit_for_bit_after_the_state_went_through_tensors(confi
 
 def test_the_state_is_named_after_the_trainable_parameters():
     model = make_model()
-    optimizer = make_optimizer(model.named_parameters(), AdamConfig())
+    optimizer = make_optimizer(model.named_parameters(), AdamConfig(), GROUP)
     assert optimizer.tensors() == {}
     train(model, optimizer, range(1))
 
@@ -108,7 +111,7 @@ def test_the_state_is_named_after_the_trainable_parameters():
 
 def test_the_loaded_state_is_a_copy():
     model = make_model()
-    optimizer = make_optimizer(model.named_parameters(), AdamConfig())
+    optimizer = make_optimizer(model.named_parameters(), AdamConfig(), GROUP)
     train(model, optimizer, range(1))
     saved = {name: tensor.clone() for name, tensor in optimizer.tensors().items()}
     optimizer.load(saved)
@@ -122,7 +125,7 @@ def test_the_loaded_state_is_a_copy():
     [("other.weight.exp_avg", (4, 3), "other.weight"), ("0.weight.exp_avg", (3, 4), r"\(3, 4\)")],
 )
 def test_state_of_another_model_is_refused(name, shape, message):
-    optimizer = make_optimizer(make_model().named_parameters(), AdamConfig())
+    optimizer = make_optimizer(make_model().named_parameters(), AdamConfig(), GROUP)
 
     with pytest.raises(CheckpointError, match=message):
         optimizer.load({name: torch.zeros(shape)})
