@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from lockstep.data import Array
+
 CELL = np.array([[9.0, 0.0, 0.0], [0.5, 8.0, 0.0], [0.0, 0.3, 7.0]])
 NAMES = ("O", "H")
+FPARAM = Array("fparam", tail=(2,), required=True)
+APARAM = Array("aparam", tail=(3,), atomic=True, required=True)
 
 
 def make_arrays(n_frames: int, natoms: int, seed: int = 0) -> dict[str, np.ndarray]:

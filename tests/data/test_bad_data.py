@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from system_files import NAMES, make_arrays, simple_system, write_group, write_system
+from system_files import APARAM, FPARAM, NAMES, make_arrays, simple_system, write_group, write_system
 
-from lockstep.data import DataSet
+from lockstep.config.model import EnergyFittingConfig
+from lockstep.data import DataSet, requiring
 from lockstep.errors import DataError
+from lockstep.tasks.energy.arrays import LABELS, energy_arrays
 
 Spoil = Callable[[Path], None]
 
@@ -134,7 +137,7 @@ def test_bad_data_are_refused_when_opened(tmp_path: Path, spoil: Spoil, message:
     system = simple_system(tmp_path / "bad")
     spoil(system)
     with pytest.raises(DataError, match=message) as caught:
-        DataSet([system], NAMES)
+        DataSet([system], NAMES, LABELS)
     assert str(system) in caught.value.where
     assert caught.value.remedy
     assert not hasattr(Trap, "sprung")
@@ -144,7 +147,7 @@ def test_bad_data_are_refused_when_opened(tmp_path: Path, spoil: Spoil, message:
 def test_bad_data_are_refused_when_read(tmp_path: Path, spoil: Spoil, message: str) -> None:
     system = simple_system(tmp_path / "bad")
     spoil(system)
-    data = DataSet([system], NAMES)
+    data = DataSet([system], NAMES, LABELS)
     with pytest.raises(DataError, match=message) as caught:
         data.read(0, np.arange(4))
     assert str(system / "set.000") in caught.value.where
@@ -156,19 +159,19 @@ def test_the_frame_named_is_that_of_the_file_of_its_set(tmp_path: Path) -> None:
     sets[1]["energy"][1] = np.nan
     write_system(tmp_path / "a", sets, [0, 1, 1])
     with pytest.raises(DataError, match=r"set\.001/energy\.npy: the value is nan in frame 1 "):
-        DataSet(tmp_path / "a", NAMES).read(0, [0, 4])
+        DataSet(tmp_path / "a", NAMES, LABELS).read(0, [0, 4])
 
 
 def test_a_type_beyond_the_models_is_refused_without_type_map_raw(tmp_path: Path) -> None:
     write_system(tmp_path / "a", [make_arrays(2, 3)], [0, 1, 2], names=None)
     with pytest.raises(DataError, match="type 2 is out of range: the model's type_map"):
-        DataSet(tmp_path / "a", NAMES)
+        DataSet(tmp_path / "a", NAMES, LABELS)
 
 
 def test_an_unknown_element_in_mixed_types_is_named(tmp_path: Path) -> None:
     arrays = {**make_arrays(2, 3), "real_atom_types": np.array([[0, 1, 1], [0, 1, 2]])}
     write_system(tmp_path / "a", [arrays], [0, 0, 0], names=("O", "H", "Pu"))
-    data = DataSet(tmp_path / "a", NAMES)
+    data = DataSet(tmp_path / "a", NAMES, LABELS)
     data.read(0, [0])
     with pytest.raises(DataError, match="atoms of Pu"):
         data.read(0, [1])
@@ -178,29 +181,29 @@ def test_an_unknown_element_in_mixed_types_is_named(tmp_path: Path) -> None:
 def test_parameters_of_the_model_must_be_in_every_system(tmp_path: Path, label: str) -> None:
     write_system(tmp_path / "a", [make_arrays(2, 3)], [0, 1, 1])
     simple_system(tmp_path / "b")
-    counts = {f"numb_{label}": 2 if label == "fparam" else 3}
+    wanted = FPARAM if label == "fparam" else APARAM
     with pytest.raises(DataError, match=rf"b: {label}\.npy is missing"):
-        DataSet(tmp_path, NAMES, **counts)
-    optional = DataSet(tmp_path, NAMES, optional=(label,), **counts)
+        DataSet(tmp_path, NAMES, [wanted])
+    optional = DataSet(tmp_path, NAMES, [replace(wanted, required=False)])
     assert optional.has(label).tolist() == [True, False]
 
 
 def test_a_wrong_number_of_parameters_names_the_option(tmp_path: Path) -> None:
     write_system(tmp_path / "a", [make_arrays(2, 3)], [0, 1, 1])
     with pytest.raises(DataError, match=r"fparam\.npy: its shape is \(2, 2\).*numb_fparam"):
-        DataSet(tmp_path, NAMES, numb_fparam=3)
+        DataSet(tmp_path, NAMES, energy_arrays(EnergyFittingConfig(numb_fparam=3)))
 
 
 def test_required_labels_are_checked(tmp_path: Path) -> None:
     simple_system(tmp_path / "a")
-    DataSet(tmp_path, NAMES, required=("force",))
+    DataSet(tmp_path, NAMES, requiring(LABELS, ["force"]))
     with pytest.raises(DataError, match=r"virial\.npy is missing"):
-        DataSet(tmp_path, NAMES, required=("virial",))
+        DataSet(tmp_path, NAMES, requiring(LABELS, ["virial"]))
 
 
 def test_a_file_shortened_after_opening_is_refused(tmp_path: Path) -> None:
     system = simple_system(tmp_path / "a")
-    data = DataSet(system, NAMES)
+    data = DataSet(system, NAMES, LABELS)
     cut("force.npy", 300)(system)
     with pytest.raises(DataError, match="became shorter"):
         data.read(0, [3])
@@ -208,7 +211,7 @@ def test_a_file_shortened_after_opening_is_refused(tmp_path: Path) -> None:
 
 def test_a_system_removed_after_opening_is_refused(tmp_path: Path) -> None:
     system = simple_system(tmp_path / "a")
-    data = DataSet(system, NAMES)
+    data = DataSet(system, NAMES, LABELS)
     (system / "set.000" / "force.npy").unlink()
     with pytest.raises(DataError, match=r"force\.npy: cannot be read"):
         data.read(0, [3])
@@ -217,14 +220,14 @@ def test_a_system_removed_after_opening_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_hdf5_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.hdf5").write_bytes(b"nothing of the kind" * 100)
     with pytest.raises(DataError, match="not a readable HDF5 file"):
-        DataSet(tmp_path / "bad.hdf5", NAMES)
+        DataSet(tmp_path / "bad.hdf5", NAMES, LABELS)
 
 
 def test_a_missing_hdf5_group_is_refused_with_those_there(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "all.hdf5", "w") as file:
         write_group(file, "water", [make_arrays(2, 3)], [0, 1, 1])
     with pytest.raises(DataError, match=r"no group /ice\n.*water"):
-        DataSet(f"{tmp_path}/all.hdf5#/ice", NAMES)
+        DataSet(f"{tmp_path}/all.hdf5#/ice", NAMES, LABELS)
 
 
 def test_hdf5_arrays_are_checked_alike(tmp_path: Path) -> None:
@@ -233,4 +236,4 @@ def test_hdf5_arrays_are_checked_alike(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "all.hdf5", "w") as file:
         write_group(file, "water", [arrays], [0, 1, 1])
     with pytest.raises(DataError, match=r"water/set\.000/force\.npy: it has 2 frames"):
-        DataSet(tmp_path / "all.hdf5", NAMES)
+        DataSet(tmp_path / "all.hdf5", NAMES, LABELS)

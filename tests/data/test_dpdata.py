@@ -10,6 +10,7 @@ import pytest
 from system_files import CELL
 
 from lockstep.data import DataSet
+from lockstep.tasks.energy.arrays import LABELS
 
 dpdata = pytest.importorskip("dpdata")
 
@@ -40,7 +41,7 @@ def test_frames_written_by_dpdata(tmp_path: Path, system: Any, kind: str) -> Non
         system.to_deepmd_hdf5(target, set_size=4, comp_prec=np.float64)
     else:
         dpdata.MultiSystems(system).to(f"deepmd/{kind}", target, set_size=4, prec=np.float64)
-    data = DataSet(target, ["H", "O"])
+    data = DataSet(target, ["H", "O"], LABELS)
     assert data.n_frames.tolist() == [6]
     assert bool(data.mixed[0]) == (kind == "npy/mixed")
     batch = data.read(0, np.arange(6))

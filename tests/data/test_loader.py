@@ -12,13 +12,14 @@ from system_files import NAMES, simple_system
 
 from lockstep.data import DataSet, DpLoaderSet, MicroBatch, Plan, make_plan, worker_count
 from lockstep.errors import DataError, UserError
+from lockstep.tasks.energy.arrays import LABELS
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     for number, n_frames in enumerate((5, 3, 8)):
         simple_system(tmp_path / f"s{number}", n_frames, seed=number)
-    return make_plan(DataSet(tmp_path, NAMES), 2, auto_prob="prob_sys_size")
+    return make_plan(DataSet(tmp_path, NAMES, LABELS), 2, auto_prob="prob_sys_size")
 
 
 def loader(plan: Plan, **options: object) -> DpLoaderSet[float]:

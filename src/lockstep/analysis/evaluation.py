@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lockstep.data import DataSet, MicroBatch
+from lockstep.data import DataSet, MicroBatch, requiring
 from lockstep.errors import UserError
 from lockstep.geometry import Cutoff, Environment, Pairs, find_pairs
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
+from lockstep.tasks.energy.arrays import energy_arrays
 
 log = logging.getLogger(__name__)
 
@@ -135,15 +136,8 @@ def open_data(
     rglob_patterns: Sequence[str] | None = None,
 ) -> DataSet:
     """The systems, in the types and with the parameters of a potential."""
-    fitting = potential.config.fitting_net
-    return DataSet(
-        systems,
-        potential.type_map,
-        numb_fparam=fitting.numb_fparam,
-        numb_aparam=fitting.numb_aparam,
-        required=required,
-        rglob_patterns=rglob_patterns,
-    )
+    arrays = requiring(energy_arrays(potential.config.fitting_net), required)
+    return DataSet(systems, potential.type_map, arrays, rglob_patterns=rglob_patterns)
 
 
 def place_alone() -> str:

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         if types is None:
             types = types_of_data(system)
             log.info("type_map: %s", types)
-        found = count_neighbours(DataSet(system, types, labels=()), args.rcut, args.mixed_type)
+        found = count_neighbours(DataSet(system, types), args.rcut, args.mixed_type)
         for name in found.lonely:
             log.warning("%s has frames in which no two atoms are within %g Angstrom", name, args.rcut)
         log.info("min_nbor_dist: %f", found.min_distance)

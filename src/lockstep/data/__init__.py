@@ -1,5 +1,6 @@
 """Systems on disk -> flat index -> one stream of micro-batches -> this rank's loader."""
 
+from lockstep.data.arrays import ATOMS, Array, named, requiring
 from lockstep.data.dataset import DataSet, MicroBatch
 from lockstep.data.loader import DpLoaderSet, worker_count
 from lockstep.data.plan import Plan, make_plan
@@ -9,6 +10,8 @@ from lockstep.data.stream import Draw, Selection, Stream
 from lockstep.data.summary import summary_lines
 
 __all__ = [
+    "ATOMS",
+    "Array",
     "DataSet",
     "DpLoaderSet",
     "Draw",
@@ -18,6 +21,8 @@ __all__ = [
     "Stream",
     "find_systems",
     "make_plan",
+    "named",
+    "requiring",
     "steps_for_epochs",
     "summary_lines",
     "worker_count",

@@ -85,10 +85,13 @@ class Index:
     def name(self, system: int) -> str:
         return self.paths[int(self.path[system])]
 
+    def column(self, name: str) -> int:
+        """The column of `layout` of an array."""
+        return self.arrays.index(name)
+
     def has(self, name: str) -> np.ndarray:
         """For each system, whether it has the array (all sets of a system have the same arrays)."""
-        column = self.arrays.index(name)
-        return np.asarray(self.layout[self.first_set, column] >= 0)
+        return np.asarray(self.layout[self.first_set, self.column(name)] >= 0)
 
     def take(self, systems: np.ndarray) -> Index:
         """An index of some of the systems; the rows of their sets stay where they are."""

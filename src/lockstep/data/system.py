@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lockstep.data.labels import BOX, COORD, REAL_TYPES, Array
+from lockstep.data.arrays import BOX, COORD, REAL_TYPES, Array
 from lockstep.data.store import ArrayFormat, Folder, Header
 from lockstep.errors import DataError
 
@@ -98,7 +98,7 @@ def unknown_element(element: str, where: str, type_map: Sequence[str]) -> DataEr
     )
 
 
-def describe(folder: Folder, types: Types, labels: Sequence[Array]) -> SystemDescription:
+def describe(folder: Folder, types: Types, wanted: Sequence[Array]) -> SystemDescription:
     """Read a system's headers and check them against each other."""
     set_names = folder.sets()
     if not set_names:
@@ -109,7 +109,7 @@ def describe(folder: Folder, types: Types, labels: Sequence[Array]) -> SystemDes
     free = folder.contains("nopbc")
     periodic = not free and _agree(folder, set_names, members, BOX)
     arrays = [COORD, *([BOX] if periodic else []), *([REAL_TYPES] if mixed else [])]
-    arrays += [label for label in labels if _agree(folder, set_names, members, label)]
+    arrays += [array for array in wanted if _agree(folder, set_names, members, array)]
     sets = [
         _describe_set(folder, name, present, len(table.types), arrays)
         for name, present in zip(set_names, members, strict=True)
@@ -180,17 +180,9 @@ def _check(header: Header, file: str, array: Array, natoms: int, n_frames: int) 
         return f"it has {header.shape[0]} frames, but coord.npy of the same set has {n_frames}", layout
     return (
         f"its shape is {header.shape}: expected ({n_frames}, {width}) for {n_frames} frames of the "
-        f"{natoms} atoms in type.raw{_width_hint(array)}",
+        f"{natoms} atoms in type.raw{array.hint}",
         layout,
     )
-
-
-def _width_hint(array: Array) -> str:
-    if array.name in ("fparam", "aparam"):
-        return f" with {array.tail[0]} parameters (model.fitting_net.numb_{array.name})"
-    if array.name == "atom_pref":
-        return " (one prefactor an atom, not one a component)"
-    return ""
 
 
 def _integers(raw: bytes, where: str) -> np.ndarray:

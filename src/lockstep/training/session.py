@@ -44,6 +44,7 @@ from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
 from lockstep.parallel.opening import timeout_of
 from lockstep.phases import GEOMETRY
+from lockstep.tasks.energy.arrays import energy_arrays
 from lockstep.tasks.energy.check import check_frames, check_labels
 from lockstep.tasks.energy.loss import EnergyLoss
 from lockstep.tasks.energy.prepare import Preparer, Sample
@@ -100,12 +101,11 @@ def _locked(config: Input, group: Group) -> Iterator[None]:
 
 def open_plan(config: Input, data: DataConfig, kind: str, folder: Path) -> Plan:
     """Open the systems of a section of the input file and settle how they are drawn from."""
-    fitting, where = config.model.fitting_net, f"training.{kind}_data"
+    where = f"training.{kind}_data"
     dataset = DataSet(
         data.systems,
         config.model.type_map,
-        numb_fparam=fitting.numb_fparam,
-        numb_aparam=fitting.numb_aparam,
+        energy_arrays(config.model.fitting_net),
         rglob_patterns=data.rglob_patterns,
         input_folder=folder,
         option=f"{where}.systems",
