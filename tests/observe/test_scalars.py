@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from lockstep.tasks.energy.loss import Metrics
+from lockstep.tasks import Column, Metrics
 from lockstep.training.scalars import TensorBoard
 
 pytest.importorskip("tensorboard")
 
 
 def metrics(value: float) -> Metrics:
-    return Metrics(("rmse", "rmse_e"), torch.tensor([value, value, 1.0, 1.0], dtype=torch.float64))
+    return Metrics((Column("rmse"), Column("rmse_e")), torch.tensor([value, value, 1.0, 1.0], dtype=torch.float64))
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:

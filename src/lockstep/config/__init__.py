@@ -1,6 +1,6 @@
 """The input file: typed, documented, validated. Every default of an option lives here and nowhere else."""
 
-from lockstep.config.input import Input, load_input, parse_input
+from lockstep.config.input import AnyInput, Input, RawInput, load_input, parse_input, parse_raw_input
 from lockstep.config.learning_rate import (
     BaseLearningRate,
     CosineLearningRate,
@@ -16,6 +16,7 @@ from lockstep.config.training import DataConfig, TrainingConfig, TrainingDataCon
 __all__ = [
     "AdamConfig",
     "AdamWConfig",
+    "AnyInput",
     "BaseLearningRate",
     "CosineLearningRate",
     "DataConfig",
@@ -27,6 +28,7 @@ __all__ = [
     "LossConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "RawInput",
     "SeE2AConfig",
     "TrainingConfig",
     "TrainingDataConfig",
@@ -34,4 +36,5 @@ __all__ = [
     "WsdLearningRate",
     "load_input",
     "parse_input",
+    "parse_raw_input",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -21,6 +21,9 @@ from lockstep.config.training import TrainingConfig
 from lockstep.config.walk import Walk
 from lockstep.errors import InputError
 
+LearningRateField = Annotated[LearningRateConfig, Field(discriminator="type"), Tags("exp", ())]
+OptimizerField = Annotated[OptimizerConfig, Field(discriminator="type"), Tags("Adam", unsupported.OPTIMIZER_TYPES)]
+
 
 class Input(Section):
     """An input file: typed, with every default filled in, free of contradictions."""
@@ -29,26 +32,66 @@ class Input(Section):
 
     model: Annotated[ModelConfig, Tags("standard", unsupported.MODEL_TYPES)]
     """The potential."""
-    learning_rate: Annotated[LearningRateConfig, Field(discriminator="type"), Tags("exp", ())]
+    learning_rate: LearningRateField
     """How the learning rate changes during training."""
-    optimizer: Annotated[OptimizerConfig, Field(discriminator="type"), Tags("Adam", unsupported.OPTIMIZER_TYPES)] = (
-        AdamConfig()
-    )
+    optimizer: OptimizerField = AdamConfig()
     """How gradients become changes of the weights."""
     loss: Annotated[LossConfig, Tags("ener", unsupported.LOSS_TYPES, (("ener_hess", "ener"),))] = LossConfig()
     """What is minimised."""
     training: TrainingConfig
     """The run: data, length, files, display."""
 
+    @property
+    def type_map(self) -> tuple[str, ...]:
+        return self.model.type_map
+
     def dump(self) -> dict[str, Any]:
         """Return the input as plain data with all defaults, which `parse_input` reads back to the same."""
         return self.model_dump(mode="json")
 
     def findings(self) -> Iterator[Finding]:
-        """Yield a warm-up that leaves nothing of the run."""
-        steps, warmup = self.training.numb_steps, self.learning_rate.warmup_steps
-        if steps is not None and warmup >= steps:
-            yield Finding("learning_rate.warmup_steps", f"must be smaller than training.numb_steps = {steps}")
+        """Yield what does not fit together across sections."""
+        yield from _warmup_findings(self)
+
+
+class RawInput(Section):
+    """An input file whose model and loss are not this program's own: what they hold is the task's affair."""
+
+    model: dict[str, Any]
+    """The model, with at least the names of its atom types."""
+    learning_rate: LearningRateField
+    """How the learning rate changes during training."""
+    optimizer: OptimizerField = AdamConfig()
+    """How gradients become changes of the weights."""
+    loss: dict[str, Any] = Field(default_factory=dict)
+    """What is minimised."""
+    training: TrainingConfig
+    """The run: data, length, files, display."""
+
+    @property
+    def type_map(self) -> tuple[str, ...]:
+        return tuple(self.model["type_map"])
+
+    def dump(self) -> dict[str, Any]:
+        """Return the input as plain data with all defaults of the sections that are known."""
+        return self.model_dump(mode="json")
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield what does not fit together across sections."""
+        names = self.model.get("type_map")
+        if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+            yield Finding("model.type_map", "expected the names of the atom types, as a list")
+        yield from _warmup_findings(self)
+
+
+AnyInput = Input | RawInput
+
+
+def _warmup_findings(config: AnyInput) -> Iterator[Finding]:
+    """A warm-up that leaves nothing of the run."""
+    steps, warmup = config.training.numb_steps, config.learning_rate.warmup_steps
+    if steps is not None and warmup >= steps:
+        yield Finding("learning_rate.warmup_steps", f"must be smaller than training.numb_steps = {steps}")
 
 
 def load_input(path: str | Path) -> Input:
@@ -62,6 +105,18 @@ def load_input(path: str | Path) -> Input:
 
 def parse_input(data: object, source: str = "input") -> Input:
     """Check the content of an input file that was already parsed; `source` names it in errors."""
+    return _parse(Input, data, source)
+
+
+def parse_raw_input(data: object, source: str = "input") -> RawInput:
+    """The same for an input whose model and loss are left as they are."""
+    return _parse(RawInput, data, source)
+
+
+Parsed = TypeVar("Parsed", bound=Section)
+
+
+def _parse(cls: type[Parsed], data: object, source: str) -> Parsed:
     if not isinstance(data, dict):
         raise InputError(
             "expected an object {...} with the sections model, learning_rate, loss, training", where=source
@@ -70,16 +125,16 @@ def parse_input(data: object, source: str = "input") -> Input:
         remedy = "let DeePMD-kit 2 or later convert it, or rewrite it in sections"
         raise InputError("this is an input file of DeePMD-kit version 0, without sections", where=source, remedy=remedy)
     walk = Walk()
-    clean = walk.section(Input, data)
-    result, problems = _validate(clean, walk)
+    clean = walk.section(cls, data)
+    result, problems = _validate(cls, clean, walk)
     if problems:
         raise combine(problems, source)
     assert result is not None
     return result
 
 
-def _validate(clean: dict[str, Any], walk: Walk) -> tuple[Input | None, list[Problem]]:
+def _validate(cls: type[Parsed], clean: dict[str, Any], walk: Walk) -> tuple[Parsed | None, list[Problem]]:
     try:
-        return Input.model_validate(clean), walk.problems
+        return cls.model_validate(clean), walk.problems
     except ValidationError as error:
         return None, [*walk.problems, *translate(error, walk, clean)]

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from lockstep.checkpoint.store import Checkpoint, compare_configs, load_checkpoint
+from lockstep.config import ModelConfig
+from lockstep.config.input import parse_input
 from lockstep.errors import CheckpointError
+from lockstep.interop.deepmd import load_dp
+from lockstep.interop.exchange import is_exchange_file
 from lockstep.model.potential import Potential
+from lockstep.model.weights import load_weights
 
+_NOT_OF_THE_MODEL = ("seed", "trainable", "data_stat_nbatch", "data_stat_protect", "rcond", "spectral")
 _SUFFIX = ".dp"
 _FOREIGN = (".pb", ".pt2", ".pte", ".savedmodel", ".savedmodeltf", ".hlo")
 
@@ -16,19 +24,12 @@ def load_potential(path: str | Path) -> Potential:
 
     A `.dp` model may be named without its suffix; a checkpoint by its prefix, or by the folder of its run.
     """
-    from lockstep.interop.exchange import is_exchange_file
-
     path = Path(path)
     if not path.exists() and (model := path.with_name(path.name + _SUFFIX)).is_file():
         path = model
     if is_exchange_file(path) or path.suffix == _SUFFIX:
-        from lockstep.interop.deepmd import load_dp
-
         return load_dp(path)
     _refuse_foreign(path)
-    from lockstep.checkpoint.store import load_checkpoint
-    from lockstep.training.state import potential_of
-
     return potential_of(load_checkpoint(path))
 
 
@@ -53,3 +54,39 @@ def _may_be_checkpoint(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(9)
     return path.suffix == ".safetensors" or head[8:] == b"{" or head.startswith((b"PK\x03\x04", b"\x80"))
+
+
+def potential_of(checkpoint: Checkpoint) -> Potential:
+    """The potential in a checkpoint, by the configuration saved with it."""
+    potential = Potential(model_config_of(checkpoint))
+    load_weights(potential, checkpoint.group("model"), str(checkpoint.path))
+    return potential
+
+
+def model_config_of(checkpoint: Checkpoint) -> ModelConfig:
+    try:
+        return parse_input(checkpoint.info["input"], source=str(checkpoint.path)).model
+    except KeyError as error:
+        raise CheckpointError(f"the checkpoint lacks {error}", where=str(checkpoint.path)) from error
+
+
+def refuse_other_model(saved: ModelConfig, given: ModelConfig, where: str) -> None:
+    """Stop when weights are of another model than the input file describes."""
+    given_dump, saved_dump = (_spelt_out(config.model_dump(mode="json")) for config in (given, saved))
+    if isinstance(given.descriptor.sel, str):
+        given_dump["descriptor"]["sel"] = saved_dump["descriptor"]["sel"]
+    differences = compare_configs(saved_dump, given_dump, "model", ignore=_NOT_OF_THE_MODEL)
+    if differences:
+        raise CheckpointError(
+            "is of another model than the input file describes:\n    " + "\n    ".join(differences),
+            where=where,
+            remedy="use the input file of that run (out.json beside it), or train anew",
+        )
+
+
+def _spelt_out(model: dict[str, Any]) -> dict[str, Any]:
+    """With `default` replaced by what it stands for: model files of other programs always say it."""
+    for part in ("descriptor", "fitting_net"):
+        if model[part]["precision"] == "default":
+            model[part]["precision"] = "float64"
+    return model

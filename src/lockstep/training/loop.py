@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,35 +14,30 @@ from lockstep.optim.optimizer import Optimizer, clip_gradients
 from lockstep.optim.schedule import Schedule
 from lockstep.parallel.watch.faults import ranks_where
 from lockstep.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTPUT
-from lockstep.tasks.energy.loss import EnergyLoss, Metrics
-from lockstep.tasks.energy.prepare import Sample
+from lockstep.tasks import Metrics, Task
 
 if TYPE_CHECKING:
-    from lockstep.model import Potential
     from lockstep.parallel.gradients import GradientAverager
     from lockstep.parallel.group import Group
-    from lockstep.tasks.energy.spectral import Spectral
     from lockstep.training.outputs import Outputs
 
-Samples = Iterator[tuple[MicroBatch, Sample]]
+Samples = Iterator[tuple[MicroBatch, Any]]
 
 
 @dataclass
 class Trainer:
-    """A run: weights, data, and what becomes of them.
+    """A run: what is trained, data, and what becomes of them.
 
     Attributes:
-        samples: this rank's share of the stream, from `first_step` on.
+        samples: this rank's share of the stream, from `first_step` on, as the task has prepared it.
         accumulate: micro-batches whose gradients are averaged in a step, on each rank.
         max_norm: the gradient is scaled down to this norm where it is longer; 0 leaves it alone.
     """
 
-    potential: Potential
-    loss: EnergyLoss
+    task: Task
     schedule: Schedule
     optimizer: Optimizer
     averager: GradientAverager
-    spectral: Spectral
     samples: Samples
     outputs: Outputs
     group: Group
@@ -57,7 +52,7 @@ class Trainer:
         for step in range(self.first_step, self.numb_steps):
             self.group.progress.at(step + 1, OPTIMIZER)
             metrics = self.step(step)
-            self.spectral.check(step + 1)
+            self.task.after_update(step + 1)
             self.group.phases.enter(OUTPUT)
             self.outputs.show(step + 1, self.schedule.lr(step), metrics)
             self.outputs.save(step + 1)
@@ -70,10 +65,10 @@ class Trainer:
         metrics = self.gradients(lr)
         for _ in range(self.accumulate - 1):
             metrics = metrics + self.gradients(lr)
-        own, metrics = metrics, Metrics(metrics.names, self.averager.average(self.accumulate, metrics.values))
+        own, metrics = metrics, Metrics(metrics.columns, self.averager.average(self.accumulate, metrics.values))
         self.group.phases.enter(OPTIMIZER)
         refuse_nonfinite(metrics, own, step + 1, self.group)
-        clip_gradients(self.potential.parameters(), self.max_norm)
+        clip_gradients(self.task.module.parameters(), self.max_norm)
         self.optimizer.step(lr)
         return metrics
 
@@ -83,8 +78,7 @@ class Trainer:
         phases.enter(DATA)
         _, sample = next(self.samples)
         phases.enter(FORWARD)
-        prediction = self.potential(sample.environment, sample.parameters)
-        terms = self.loss(prediction, sample.labels, lr, sample.real)
+        terms = self.task.loss(sample, lr)
         phases.enter(BACKWARD)
         terms.total.backward()
         return terms.metrics

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lockstep.observe.live import Bar, NullBar
 from lockstep.phases import CHECKPOINT, VALIDATION, Phases
-from lockstep.tasks.energy.loss import Metrics
+from lockstep.tasks import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Outputs:
         with self._phases(VALIDATION):
             valid = self._validate(self._display.turn(step), lr)
         self._display.tested(time.perf_counter() - began)
-        train = metrics.rmse()
+        train = metrics.shown()
         self._curve.write(step, lr, train, valid)
         log.info("Batch %7d: trn: %s, lr = %8.2e", step, _listing(train), lr)
         if valid is not None:

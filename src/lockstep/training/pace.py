@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lockstep.config import Input
+from lockstep.config import AnyInput
 from lockstep.data import Plan
 
 
@@ -15,7 +15,7 @@ def worker_factor(rule: str, workers: int) -> float:
     return {"linear": float(workers), "sqrt": math.sqrt(workers), "none": 1.0}[rule]
 
 
-def scale_steps(config: Input, workers: int) -> Input:
+def scale_steps(config: AnyInput, workers: int) -> AnyInput:
     """Divide steps and intervals by the workers where the input file asks for it: the run then sees as many samples."""
     if workers == 1 or not config.training.scale_steps_by_worker:
         return config
@@ -51,7 +51,7 @@ class Pace:
     offset: int = 0
 
     @classmethod
-    def of(cls, config: Input, workers: int, step: int, saved: Mapping[str, int] | None) -> Pace:
+    def of(cls, config: AnyInput, workers: int, step: int, saved: Mapping[str, int] | None) -> Pace:
         """The pace of a run from `step` on, whose checkpoint says `saved`."""
         per_step = config.training.acc_freq * workers
         if saved is None:
@@ -66,7 +66,7 @@ class Pace:
         return cls(workers, per_step, round((step + then.offset) * share) - step)
 
 
-def report(config: Input, factor: float, pace: Pace, numb_steps: int, micro_batches: int, plan: Plan) -> list[str]:
+def report(config: AnyInput, factor: float, pace: Pace, numb_steps: int, micro_batches: int, plan: Plan) -> list[str]:
     """Lines for the log: learning rate, global batch, samples of a step and of all `micro_batches` of the run."""
     rate, accumulate, workers = config.learning_rate, config.training.acc_freq, pace.workers
     frames = float((plan.probabilities * plan.batch_sizes).sum())

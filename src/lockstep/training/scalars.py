@@ -12,7 +12,7 @@ from typing import Any
 
 from lockstep.errors import UserError
 from lockstep.files import describe_failure
-from lockstep.tasks.energy.loss import Metrics
+from lockstep.tasks import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class TensorBoard:
         """Errors and learning rate of `step`, where they are due."""
         if step % self._frequency and step != 1:
             return
-        self._jobs.put((step, lambda: {f"train/{n}": v for n, v in metrics.rmse().items()} | {"train/lr": lr}))
+        self._jobs.put((step, lambda: {f"train/{n}": v for n, v in metrics.shown().items()} | {"train/lr": lr}))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Other numbers of `step`."""

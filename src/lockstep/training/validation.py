@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from lockstep.data import Plan, Stream
-from lockstep.model import Potential
 from lockstep.parallel.group import Group
-from lockstep.tasks.energy.loss import EnergyLoss, Metrics
-from lockstep.tasks.energy.prepare import Sample
+from lockstep.tasks import Metrics, Task
+
+_SEED = 1
+"""Validation draws its own stream, the same in all runs, so that their errors can be compared."""
 
 
+@dataclass
 class Validator:
     """Validates on `batches` micro-batches of the validation data at a time.
 
@@ -20,31 +22,27 @@ class Validator:
     uninterrupted one would have taken.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        stream: Stream,
-        batches: int,
-        prepare: Callable[..., Sample],
-        potential: Potential,
-        loss: EnergyLoss,
-        group: Group,
-    ) -> None:
-        self._dataset, self._stream, self._batches = plan.dataset, stream, batches
-        self._prepare, self._potential, self._loss, self._group = prepare, potential, loss, group
+    task: Task
+    plan: Plan
+    stream: Stream
+    batches: int
+    group: Group
 
-    @torch.no_grad()
+    @classmethod
+    def of(cls, task: Task, plan: Plan, batches: int, group: Group) -> Validator:
+        return cls(task, plan, plan.stream(_SEED), batches, group)
+
     def __call__(self, turn: int, lr: float) -> dict[str, float]:
         """The errors of validation number `turn` (from 0), over the micro-batches of all ranks."""
-        names = self._loss.names
-        total = Metrics(names, torch.zeros(2 * len(names), dtype=torch.float64, device=self._potential.device))
-        first = turn * self._batches
-        for number in range(first + self._group.rank, first + self._batches, self._group.size):
-            system, frames = self._stream.at(number)
-            sample = self._prepare(self._dataset.read(system, frames, number))
-            prediction = self._potential(sample.environment, sample.parameters)
-            total = total + self._loss(prediction, sample.labels, lr, sample.real).metrics
-        return Metrics(names, self._group.sum(total.values)).rmse()
+        columns = self.task.columns
+        device = next(self.task.module.parameters()).device
+        total = Metrics(columns, torch.zeros(2 * len(columns), dtype=torch.float64, device=device))
+        first = turn * self.batches
+        for number in range(first + self.group.rank, first + self.batches, self.group.size):
+            system, frames = self.stream.at(number)
+            sample = self.task.prepare_validation(self.plan.dataset.read(system, frames, number))
+            total = total + self.task.evaluate(sample, lr)
+        return Metrics(columns, self.group.sum(total.values)).shown()
 
 
 class NoValidation:

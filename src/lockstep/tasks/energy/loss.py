@@ -1,20 +1,16 @@
-"""The energy loss: what a step minimises, and the errors that the learning curve shows.
-
-Errors leave this module as sums and counts, not as means: those of several micro-batches and of several ranks
-add up to exactly the error of all their frames together, which averages of square roots never do. Nothing here
-waits for the device; only `Metrics.rmse` does, when a row is displayed.
-"""
+"""The energy loss: what a step minimises, and the errors that the learning curve shows."""
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from lockstep.tasks.metrics import Column, LossTerms, Metrics
 
 if TYPE_CHECKING:
     from lockstep.config.loss import EnergyLossConfig
@@ -44,36 +40,6 @@ _LABELS = {
 
 
 @dataclass(frozen=True)
-class Metrics:
-    """Error sums and their counts, as one flat tensor (sums, then counts) that ranks can add in one message.
-
-    A column without labels has count zero and displays as nan.
-    """
-
-    names: tuple[str, ...]
-    values: Tensor
-
-    def __add__(self, other: Metrics) -> Metrics:
-        assert self.names == other.names, (self.names, other.names)
-        return replace(self, values=self.values + other.values)
-
-    def rmse(self) -> dict[str, float]:
-        """The columns to display, sorted by name: root mean squares, and plain means for mae_* columns."""
-        numbers = self.values.tolist()
-        sums, counts = numbers[: len(self.names)], numbers[len(self.names) :]
-        columns = zip(self.names, sums, counts, strict=True)
-        return {name: _displayed(name, total, count) for name, total, count in sorted(columns)}
-
-
-@dataclass(frozen=True)
-class LossTerms:
-    """The loss of one micro-batch, differentiable, and its error sums, detached."""
-
-    total: Tensor
-    metrics: Metrics
-
-
-@dataclass(frozen=True)
 class _Term:
     """One term before its prefactor: the value to minimise, and the error sum and count to display."""
 
@@ -95,13 +61,10 @@ class EnergyLoss:
         self.absolute = config.loss_func == "mae"
         energy, force, virial = config.huber_deltas
         self.huber_delta = {"e": energy, "f": force, "v": virial, "ae": energy}
-        kind = "mae" if self.absolute else "rmse"
-        self.names = ("rmse", *(f"{kind}_{term}" for term in self.prefactors))
+        self.columns = (Column("rmse"), *map(self._column, self.prefactors))
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names in the order of the learning curve."""
-        return tuple(sorted(self.names))
+    def _column(self, term: str) -> Column:
+        return Column(f"mae_{term}", "mean") if self.absolute else Column(f"rmse_{term}")
 
     @property
     def labels(self) -> dict[str, tuple[str, ...]]:
@@ -135,7 +98,7 @@ class EnergyLoss:
             counts.append(zero if found is None else found.count)
         ones = mask.new_ones(())
         values = torch.stack([total.detach(), *errors, ones, *counts])
-        return LossTerms(total, Metrics(self.names, values))
+        return LossTerms(total, Metrics(self.columns, values))
 
     def _energy(self, prediction: Prediction, labels: Labels, mask: Tensor) -> _Term | None:
         if "energy" not in labels:
@@ -250,12 +213,3 @@ def _huber(residual: Tensor, delta: float) -> Tensor:
     """Half the square up to `delta`, then the tangent line."""
     size = residual.abs()
     return torch.where(size <= delta, 0.5 * residual.square(), delta * (size - 0.5 * delta))
-
-
-def _displayed(name: str, total: float, count: float) -> float:
-    if count == 0:
-        return math.nan
-    mean = total / count
-    if name.startswith("mae"):
-        return mean
-    return math.sqrt(mean) if mean >= 0 else math.nan

@@ -279,7 +279,7 @@ def test_loss_and_columns_are_those_of_deepmd_kit(options, lr, present, padding,
     terms = loss(prediction, labels, lr, real)
 
     assert terms.total.item() == pytest.approx(total, rel=1e-13)
-    assert terms.metrics.rmse() == pytest.approx(columns, rel=1e-13, nan_ok=True)
+    assert terms.metrics.shown() == pytest.approx(columns, rel=1e-13, nan_ok=True)
     assert loss.columns == tuple(columns)
 
 
@@ -308,9 +308,9 @@ def test_errors_of_micro_batches_add_up_to_those_of_all_frames(seed, sizes, mae,
     ends = np.cumsum([0, *sizes])
     parts = [slice(first, last) for first, last in itertools.pairwise(ends)]
 
-    whole = loss(batch[0], batch[1], 1e-4, batch[2]).metrics.rmse()
+    whole = loss(batch[0], batch[1], 1e-4, batch[2]).metrics.shown()
     pieces = [part(*batch, frames) for frames in parts]
-    together = sum_of(loss(prediction, labels, 1e-4, real).metrics for prediction, labels, real in pieces).rmse()
+    together = sum_of(loss(prediction, labels, 1e-4, real).metrics for prediction, labels, real in pieces).shown()
 
     del whole["rmse"], together["rmse"]
     assert together == pytest.approx(whole, rel=1e-12)
@@ -327,7 +327,7 @@ def test_the_total_of_several_micro_batches_is_the_mean_of_their_losses():
     loss = EnergyLoss(EnergyLossConfig(), START_LR)
     terms = [loss(*draw(seed, 2, 3)[:2], 1e-4) for seed in (1, 2, 3)]
 
-    together = sum_of(term.metrics for term in terms).rmse()
+    together = sum_of(term.metrics for term in terms).shown()
 
     assert together["rmse"] ** 2 == pytest.approx(sum(term.total.item() for term in terms) / 3)
 
@@ -338,7 +338,7 @@ def test_systems_without_a_label_do_not_disturb_the_error_of_those_with_it():
     with_virial = loss(prediction, labels, 1e-4).metrics
     without = loss(prediction, {name: labels[name] for name in ("energy", "force")}, 1e-4).metrics
 
-    assert (with_virial + without).rmse()["rmse_v"] == pytest.approx(with_virial.rmse()["rmse_v"])
+    assert (with_virial + without).shown()["rmse_v"] == pytest.approx(with_virial.shown()["rmse_v"])
 
 
 def test_padding_atoms_change_nothing():
@@ -352,7 +352,7 @@ def test_padding_atoms_change_nothing():
     unpadded = loss(SimpleNamespace(**cut), cut_labels, 1e-4)
 
     assert padded.total.item() == pytest.approx(unpadded.total.item(), rel=1e-13)
-    assert padded.metrics.rmse() == pytest.approx(unpadded.metrics.rmse(), rel=1e-13)
+    assert padded.metrics.shown() == pytest.approx(unpadded.metrics.shown(), rel=1e-13)
 
 
 def test_a_frame_of_nothing_but_padding_leaves_the_loss_finite():

@@ -1,0 +1,84 @@
+"""Where the potential comes from: a checkpoint, another model's weights, or the statistics of the data."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+
+import torch
+
+from lockstep.config import Input
+from lockstep.geometry import PairCache
+from lockstep.geometry.radial import radial_terms
+from lockstep.interop.loading import load_potential, model_config_of, potential_of, refuse_other_model
+from lockstep.model import Potential
+from lockstep.model.weights import load_weights
+from lockstep.tasks.energy.statfile import survey_with_file
+from lockstep.tasks.energy.survey import Survey, apply_statistics, settle_sel, unlimited_cutoff, warn_about_sel
+from lockstep.tasks.task import Job
+
+log = logging.getLogger(__name__)
+
+_MARGIN = 1.05
+"""How much closer than the closest pair of the data a pair may come before the exact nets are used for its batch."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The potential as the first step finds it.
+
+    Attributes:
+        config: the input with `sel` settled to numbers.
+        s_max: largest value of the radial function in the data, with a margin; nan where a checkpoint has it.
+    """
+
+    config: Input
+    potential: Potential
+    s_max: float
+
+
+def make_start(job: Job, cache: PairCache) -> Start:
+    """The potential to train, its constants and weights in place."""
+    assert isinstance(job.config, Input)
+    if job.checkpoint is not None:
+        refuse_other_model(model_config_of(job.checkpoint), job.config.model, str(job.checkpoint.path))
+        return Start(*_adopted(job.config, potential_of(job.checkpoint)), s_max=math.nan)
+    return _from_data(job, job.config, cache)
+
+
+def _from_data(job: Job, config: Input, cache: PairCache) -> Start:
+    with job.group.progress.allow(math.inf):
+        survey = survey_with_file(config, job.training, cache, job.group, all_frames=job.survey_all)
+    if job.survey_all:
+        log.info("training data with min nbor dist: %s", survey.min_distance)
+        log.info("training data with max nbor size: %s", survey.max_count.tolist())
+    if job.weights:
+        log.info("Initial weights are taken from %s", job.weights)
+        found = load_potential(job.weights)
+        refuse_other_model(found.config, config.model, job.weights)
+        config, potential = _adopted(config, found)
+    else:
+        model = settle_sel(config.model, survey.max_count, counted=job.survey_all)
+        config = config.model_copy(update={"model": model})
+        potential = Potential(model)
+        apply_statistics(potential, survey)
+    if warn_about_sel(config.model, survey):
+        # The pairs were found with a slot for everyone.
+        cache.clear()
+    return Start(config, potential, _MARGIN * _largest_radial(config, survey))
+
+
+def _adopted(config: Input, found: Potential) -> tuple[Input, Potential]:
+    """A potential with the weights of `found`, trained as the input file says (seed, trainable)."""
+    descriptor = config.model.descriptor.model_copy(update={"sel": found.cutoff.sel})
+    model = config.model.model_copy(update={"descriptor": descriptor})
+    potential = Potential(model)
+    load_weights(potential, found.state_dict(), "the initial model")
+    return config.model_copy(update={"model": model}), potential
+
+
+def _largest_radial(config: Input, survey: Survey) -> float:
+    closest = min(survey.min_distance, config.model.descriptor.rcut / 2)
+    terms = radial_terms(torch.tensor(closest, dtype=torch.float64), unlimited_cutoff(config.model))
+    return float(terms.radial)

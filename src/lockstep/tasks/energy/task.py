@@ -1,0 +1,99 @@
+"""The native energy task: a potential of this program, trained on energies and their derivatives."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, ClassVar
+
+from lockstep.config import AnyInput, Input
+from lockstep.data import Array, MicroBatch
+from lockstep.geometry import PairCache
+from lockstep.geometry.cache import cache_budget
+from lockstep.parallel.agreement import share_weights
+from lockstep.tasks.energy.arrays import energy_arrays
+from lockstep.tasks.energy.check import check_frames, check_labels
+from lockstep.tasks.energy.loss import EnergyLoss
+from lockstep.tasks.energy.prepare import Preparer, Sample
+from lockstep.tasks.energy.spectral import Spectral, measure_difference
+from lockstep.tasks.energy.start import Start, make_start
+from lockstep.tasks.metrics import LossTerms
+from lockstep.tasks.task import Job, Task
+
+log = logging.getLogger(__name__)
+
+_COMPARED, _SEED = 4, 1
+"""Micro-batches on which spline expansion and exact nets are compared in the end, and how they are drawn."""
+
+
+class EnergyTask(Task):
+    """Geometry prepared ahead, networks, the energy loss, and a spline basis as fine as the nets need it."""
+
+    def __init__(self, job: Job, start: Start, cache: PairCache) -> None:
+        self.config, self.module = start.config, start.potential
+        self.title = f"native {start.config.model.descriptor.type}"
+        self._job, self._potential = job, start.potential
+        self._loss = EnergyLoss(start.config.loss, job.start_lr)
+        self.columns = self._loss.columns
+        setting = start.config.model.descriptor.spectral
+        self._spectral = Spectral(start.potential, setting, start.s_max, job.position, job.saved("spectral"))
+        log.info("spectral embedding: %s", self._spectral.describe())
+        self._cache, self._validation_cache = cache, PairCache(_cache_bytes(job) // 4)
+        self._prepare = Preparer(start.potential, cache, self._spectral.basis)
+        self._prepare_validation = Preparer(start.potential, self._validation_cache, lambda _: self._spectral.current)
+        check_labels(job.training.dataset, self._loss)
+
+    def prepare(self, batch: MicroBatch) -> Sample:
+        return self._prepare(batch)
+
+    def prepare_validation(self, batch: MicroBatch) -> Sample:
+        return self._prepare_validation(batch)
+
+    def loss(self, sample: Sample, lr: float) -> LossTerms:
+        prediction = self._potential(sample.environment, sample.parameters)
+        return self._loss(prediction, sample.labels, lr, sample.real)
+
+    def after_update(self, step: int) -> None:
+        self._spectral.check(step)
+
+    def state(self) -> dict[str, Any]:
+        return {"spectral": self._spectral.state_dict()}
+
+    def finish(self) -> None:
+        """Say how far the spline expansion is from the exact nets."""
+        basis = self._spectral.current
+        if basis is None or self._job.group.rank != 0:
+            return
+        plan, cache = self._job.training, self._cache
+        if self._job.validation:
+            plan, cache = self._job.validation, self._validation_cache
+        stream = plan.stream(_SEED)
+        batches = (plan.dataset.read(*stream.at(number)) for number in range(_COMPARED))
+        difference = measure_difference(self._potential, basis, batches, cache)
+        log.info("spectral embedding: differs from the exact nets by at most %s", difference)
+
+
+class EnergyKind:
+    """Inputs whose model is one of this program's own."""
+
+    name: ClassVar[str] = "native"
+
+    def serves(self, config: AnyInput) -> bool:
+        return isinstance(config, Input)
+
+    def arrays(self, config: AnyInput) -> tuple[Array, ...]:
+        assert isinstance(config, Input)
+        return energy_arrays(config.model.fitting_net)
+
+    def build(self, job: Job) -> EnergyTask:
+        if job.validation and job.survey_all:
+            check_frames(job.validation, job.group)
+        cache = PairCache(_cache_bytes(job))
+        start = make_start(job, cache)
+        start.potential.to(job.device)
+        # Shared before the splines are chosen: that depends on the weights, and must come out alike everywhere.
+        share_weights(start.potential.state_dict().values(), job.group)
+        return EnergyTask(job, start, cache)
+
+
+def _cache_bytes(job: Job) -> int:
+    return cache_budget(job.config.training.cache_memory, job.group.context.local_size)

@@ -1,0 +1,79 @@
+"""The course of a run: from which micro-batch to which, at which learning rate, in how many steps."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lockstep.checkpoint.store import Checkpoint
+from lockstep.config import AnyInput
+from lockstep.data import Plan, Stream, steps_for_epochs
+from lockstep.optim.schedule import Schedule, make_schedule
+from lockstep.parallel.group import Group
+from lockstep.training.pace import Pace, report, worker_factor
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What was settled about a run before its first step; the same on all ranks.
+
+    Attributes:
+        stream: the micro-batches, standing at the first one to come.
+        pace: how much a step counts for.
+        schedule: the learning rate of each step.
+        first_step, numb_steps: steps done before, and in all.
+    """
+
+    stream: Stream
+    pace: Pace
+    schedule: Schedule
+    first_step: int
+    numb_steps: int
+
+    def position(self, step: int) -> int:
+        """How far the stream of micro-batches is after `step`."""
+        return self.stream.position + (step - self.first_step) * self.pace.per_step
+
+    def state(self, step: int) -> tuple[dict[str, Any], dict[str, int]]:
+        """The stream's and the pace's part of a checkpoint after `step`."""
+        return {**self.stream.state_dict(), "position": self.position(step)}, asdict(self.pace)
+
+
+def plot_course(config: AnyInput, plan: Plan, checkpoint: Checkpoint | None, group: Group) -> Course:
+    """The course over the training data, from the start or from where a checkpoint stopped; `group` shares it."""
+    saved = {} if checkpoint is None else checkpoint.info
+    first_step = 0 if checkpoint is None else checkpoint.step
+    pace = Pace.of(config, group.size, first_step, saved.get("pace"))
+    scheduled = _scheduled_steps(config, plan, pace)
+    factor = worker_factor(config.learning_rate.scale_by_worker, group.size)
+    schedule = make_schedule(config.learning_rate, scheduled, factor, pace.offset)
+    course = Course(
+        _find_stream(config, plan, saved.get("stream"), group), pace, schedule, first_step, scheduled - pace.offset
+    )
+    for line in report(config, factor, pace, course.numb_steps, course.position(course.numb_steps), plan):
+        log.info(line)
+    return course
+
+
+def _scheduled_steps(config: AnyInput, plan: Plan, pace: Pace) -> int:
+    training = config.training
+    if training.numb_steps is not None:
+        return training.numb_steps
+    assert training.numb_epoch is not None
+    return steps_for_epochs(training.numb_epoch, plan.per_epoch, pace.per_step)
+
+
+def _find_stream(config: AnyInput, plan: Plan, saved: Mapping[str, Any] | None, group: Group) -> Stream:
+    if saved is None:
+        seed = config.training.seed
+        drawn = group.all_gather_object(secrets.randbits(31) if seed is None else seed)[0]
+        return plan.stream(int(drawn))
+    stream = plan.stream(int(saved["seed"]))
+    for difference in stream.load_state_dict(dict(saved), strict=False):
+        log.warning("The training data are not those of the checkpoint: %s", difference)
+    return stream
