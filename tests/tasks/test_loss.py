@@ -401,5 +401,5 @@ def test_a_prefactor_with_one_end_at_zero_is_reported(caplog):
     with caplog.at_level(logging.WARNING):
         loss = EnergyLoss(EnergyLossConfig(**E_F, start_pref_v=1.0), START_LR)
 
-    assert loss.columns == ("rmse", "rmse_e", "rmse_f")
+    assert [column.name for column in loss.columns] == ["rmse", "rmse_e", "rmse_f"]
     assert "loss.limit_pref_v = 0: the virial is left out" in caplog.text
