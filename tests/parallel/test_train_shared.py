@@ -59,7 +59,7 @@ def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def validate(self: Validator, turn: int, lr: float) -> dict[str, float]:
         errors = call(self, turn, lr)
-        found[self._group.size].append(errors)
+        found[self.group.size].append(errors)
         return errors
 
     monkeypatch.setattr(Validator, "__call__", validate)
