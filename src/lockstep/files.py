@@ -66,10 +66,10 @@ def write_atomically(path: Path, data: bytes, owner: str = "") -> None:
     _sync(path.parent)
 
 
-def link_atomically(link: Path, target: Path) -> None:
-    """Let the symbolic link `link` point to `target` from now on."""
+def link_atomically(link: Path, target: str) -> None:
+    """Let the symbolic link `link` lead to `target` from now on."""
     with _temporary(link, link.name) as temporary:
-        os.symlink(os.path.relpath(target, link.parent), temporary)
+        os.symlink(target, temporary)
         os.replace(temporary, link)
 
 

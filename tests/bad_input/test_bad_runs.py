@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.checkpoint.store import load_checkpoint
+from lockstep.checkpoint.find import load_checkpoint
 from lockstep.observe.lcurve import read_lcurve
 from runs import SLOW_STEPS, dp, dp_process, folder_state, tiny_input, tiny_system, write_frames, write_input
 

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 from thread_group import on_ranks
 
-from lockstep.checkpoint.store import load_checkpoint
+from lockstep.checkpoint.find import load_checkpoint
 from lockstep.config import load_input
 from lockstep.parallel.devices import Placement
 from lockstep.parallel.group import Group

@@ -20,7 +20,7 @@ import pytest
 from copper import train_on_threads, write_copper
 from jobs import ALL, ROOT, Outcome, dp, finish, mpirun, run_in, start, torchrun
 
-from lockstep.checkpoint.store import load_checkpoint
+from lockstep.checkpoint.find import load_checkpoint
 
 pytestmark = [pytest.mark.parallel, pytest.mark.timeout(240)]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from copper import curve, logged, train_on_threads, write_copper
 
-from lockstep.checkpoint.store import load_checkpoint
+from lockstep.checkpoint.find import load_checkpoint
 
 BASE = 0.002
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from lockstep.checkpoint.store import load_checkpoint
+from lockstep.checkpoint.find import load_checkpoint
 from lockstep.observe.lcurve import read_lcurve
 from runs import dp, folder_state, tiny_input, tiny_system, write_input
 

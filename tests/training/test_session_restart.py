@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep.checkpoint.store import load_checkpoint
+from lockstep.checkpoint.find import load_checkpoint
 from lockstep.training.loop import Trainer
 from runs import SLOW_STEPS, dp, dp_process, tiny_input, tiny_system, write_input
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.checkpoint.store import load_checkpoint
+from lockstep.checkpoint.find import load_checkpoint
 from lockstep.config import parse_input
 from lockstep.observe.lcurve import read_lcurve
 from lockstep.optim.schedule import make_schedule

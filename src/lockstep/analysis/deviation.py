@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import TextIO
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lockstep.analysis.evaluation import Answer, Evaluator, real_atoms
 from lockstep.data import DataSet, MicroBatch
@@ -142,3 +145,15 @@ def refuse_different_types(potentials: Sequence[Potential], names: Sequence[str]
                 where=name,
                 remedy="compare models that were trained with the same type_map",
             )
+
+
+def warn_about_copies(potentials: Sequence[Potential], names: Sequence[str]) -> None:
+    """A model compared with itself never deviates, which looks like certainty."""
+    states = [potential.state_dict() for potential in potentials]
+    for (one, state), (other, copy) in itertools.combinations(zip(names, states, strict=True), 2):
+        if state.keys() == copy.keys() and all(_equal(state[name], copy[name]) for name in state):
+            log.warning("%s and %s are the same model: they agree everywhere", one, other)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)

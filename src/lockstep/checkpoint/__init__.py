@@ -1,1 +1,1 @@
-"""Checkpoints: written whole, found by the path that is named, loaded without running code."""
+"""Checkpoints: written whole (`store`), found by the path that is named (`find`), loaded without running code."""

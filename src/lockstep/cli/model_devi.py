@@ -42,13 +42,20 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare, and write the file."""
     with logged(args):
-        from lockstep.analysis.deviation import REAL_LABELS, Measure, refuse_different_types, write_deviations
+        from lockstep.analysis.deviation import (
+            REAL_LABELS,
+            Measure,
+            refuse_different_types,
+            warn_about_copies,
+            write_deviations,
+        )
         from lockstep.analysis.evaluation import open_data, place_alone
         from lockstep.interop.loading import load_potential
 
         device = place_alone()
         potentials = [load_potential(name).to(device) for name in args.models]
         refuse_different_types(potentials, args.models)
+        warn_about_copies(potentials, args.models)
         dataset = open_data(checked_system(args.system), potentials[0], REAL_LABELS if args.real_error else ())
         measure = Measure(args.frequency, args.real_error, args.atomic, args.relative, args.relative_v)
         write_deviations(potentials, dataset, measure, Path(args.output))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
-from lockstep.checkpoint.store import Checkpoint, compare_configs, load_checkpoint
+from lockstep.checkpoint.compare import compare_configs
+from lockstep.checkpoint.find import load_checkpoint
+from lockstep.checkpoint.format import Checkpoint
 from lockstep.config import ModelConfig
 from lockstep.config.input import parse_input
 from lockstep.errors import CheckpointError
@@ -13,6 +16,8 @@ from lockstep.interop.deepmd import load_dp
 from lockstep.interop.exchange import is_exchange_file
 from lockstep.model.potential import Potential
 from lockstep.model.weights import load_weights
+
+log = logging.getLogger(__name__)
 
 _NOT_OF_THE_MODEL = ("seed", "trainable", "data_stat_nbatch", "data_stat_protect", "rcond", "spectral")
 _SUFFIX = ".dp"
@@ -28,7 +33,9 @@ def load_potential(path: str | Path) -> Potential:
     if not path.exists() and (model := path.with_name(path.name + _SUFFIX)).is_file():
         path = model
     if is_exchange_file(path) or path.suffix == _SUFFIX:
-        return load_dp(path)
+        potential = load_dp(path)
+        log.info("Loaded %s", path)
+        return potential
     _refuse_foreign(path)
     return potential_of(load_checkpoint(path))
 

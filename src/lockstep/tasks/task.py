@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
-from lockstep.checkpoint.store import Checkpoint
+from lockstep.checkpoint.format import Checkpoint
 from lockstep.config import AnyInput
 from lockstep.data import Array, MicroBatch, Plan
 from lockstep.parallel.group import Group

@@ -3,54 +3,70 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 
-from lockstep.errors import UserError
+from lockstep.checkpoint.names import (
+    POINTER,
+    identity,
+    leads_to_newest,
+    link_of,
+    linked,
+    numbered_files,
+    pointed,
+    prefix_and_step,
+    reference,
+)
+from lockstep.files import write_text
 
 log = logging.getLogger(__name__)
 
 
-def old_files(prefix: Path, suffix: str, others: Iterable[Path]) -> list[Path]:
-    """Files of an earlier run: its checkpoints `prefix-<step><suffix>`, and those of `others` that exist."""
-    numbered = re.compile(re.escape(prefix.name) + r"(-\d+)?" + re.escape(suffix))
-    folder = prefix.parent
-    checkpoints = [p for p in folder.glob(f"*{suffix}") if numbered.fullmatch(p.name)] if folder.is_dir() else []
-    return sorted(checkpoints) + [path for path in others if path.is_file()]
+def old_files(prefix: Path, others: Iterable[Path]) -> list[Path]:
+    """Files of an earlier run: the checkpoints of `prefix`, and those of `others` that exist."""
+    checkpoints = [file for _, file in sorted(numbered_files(prefix).items())]
+    # Where the link would be, there may lie a checkpoint of another run: `m-2.safetensors` is one of `m`.
+    link = [] if prefix_and_step(link_of(prefix)) and not leads_to_newest(link_of(prefix)) else [link_of(prefix)]
+    rest = [path for path in (*link, *others) if path.is_file() or leads_to_newest(path)]
+    return list({identity(path): path for path in (*checkpoints, *rest)}.values())
 
 
-def refuse_folders(outputs: Mapping[str, str]) -> None:
-    """Stop where a folder has the name of a file to be written; by the option that names it."""
-    for option, path in outputs.items():
-        if Path(path).is_dir():
-            raise UserError("a folder has this name", where=option, value=path, remedy="name a file")
-        if not os.access(_existing(Path(path).absolute().parent), os.W_OK | os.X_OK):
-            raise UserError("its folder cannot be written to", where=option, value=path, remedy="name another place")
-
-
-def _existing(folder: Path) -> Path:
-    """The folder, or the one above it in which it can be made."""
-    return next(path for path in (folder, *folder.parents) if path.exists())
-
-
-def set_aside(files: Iterable[Path]) -> Path | None:
+def set_aside(files: Iterable[Path], prefix: Path) -> Path | None:
     """Move files to folders `previous-<n>` beside them, with the first number free everywhere; None without files.
 
-    Files of several folders stay apart: they may lie on different disks, or have the same name.
+    Files of several folders stay apart: they may lie on different disks, or have the same name. Links and pointers
+    to moved checkpoints lead to their new place.
     """
     files = list(files)
     if not files:
         return None
-    folders = dict.fromkeys(path.parent for path in files)
+    folders = {path.parent.resolve(): path.parent for path in files}.values()
     names = (f"previous-{number}" for number in count(1))
     name = next(name for name in names if not any((folder / name).exists() for folder in folders))
     for folder in folders:
         (folder / name).mkdir()
+    places = {identity(path): path.parent / name / path.name for path in files}
     for path in files:
-        path.rename(path.parent / name / path.name)
-    target = files[0].parent / name
-    log.warning("Files of an earlier run were moved to %s (to go on from it: dp train --restart)", target)
-    return target
+        _move(path, places)
+    log.warning("Files of an earlier run were moved to %s%s", files[0].parent / name, _way_back(files, prefix, name))
+    return files[0].parent / name
+
+
+def _move(path: Path, places: dict[Path, Path]) -> None:
+    target = places[identity(path)]
+    if leads_to_newest(path):
+        checkpoint = linked(path)
+        target.symlink_to(reference(places.get(identity(checkpoint), checkpoint), target.parent))
+    elif path.name == POINTER and (named := pointed(path)):
+        write_text(target, reference(places.get(identity(named), named), target.parent))
+    else:
+        path.rename(target)
+        return
+    path.unlink()
+
+
+def _way_back(files: list[Path], prefix: Path, name: str) -> str:
+    if not any(file.name.startswith(f"{prefix.name}-") for file in files):
+        return ""
+    return f" (to go on from it: dp train --restart {prefix.parent / name / prefix.name})"

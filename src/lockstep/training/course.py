@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lockstep.checkpoint.store import Checkpoint
+from lockstep.checkpoint.format import Checkpoint
 from lockstep.config import AnyInput
 from lockstep.data import Plan, Stream, steps_for_epochs
 from lockstep.optim.schedule import Schedule, make_schedule

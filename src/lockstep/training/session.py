@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import math
 import os
@@ -12,11 +11,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lockstep.checkpoint.store import POINTER, SUFFIX, Checkpoint, CheckpointStore, NullStore
+from lockstep.checkpoint.format import Checkpoint
+from lockstep.checkpoint.store import CheckpointStore, NullStore
 from lockstep.config import AnyInput
 from lockstep.config.training import DataConfig
 from lockstep.data import DataSet, DpLoaderSet, MicroBatch, Plan, make_plan, summary_lines, worker_count
-from lockstep.files import write_text
 from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
 from lockstep.observe.lcurve import LearningCurve, NullCurve
 from lockstep.observe.live import make_bar
@@ -30,8 +29,8 @@ from lockstep.parallel.group import Group
 from lockstep.parallel.opening import timeout_of
 from lockstep.phases import GEOMETRY
 from lockstep.tasks import Job, Kind, Task, choose_kind
-from lockstep.training.aside import old_files, refuse_folders, set_aside
 from lockstep.training.course import Course, plot_course
+from lockstep.training.folder import prepare_folder
 from lockstep.training.lock import RunLock
 from lockstep.training.loop import Trainer
 from lockstep.training.outputs import Display, Outputs, Snapshot
@@ -79,7 +78,7 @@ def train(
         share_weights(task.module.state_dict().values(), group)
         loader = stack.enter_context(build_loader(task, data.training, course, group, placement, tracer))
         scalars = build_scalars(task, checkpoint, group, stack)
-        prepare_folder(task.config, checkpoint, options, group)
+        prepare_folder(task.config, checkpoint, options.output, group)
         outputs = build_outputs(task, optimizer, data, course, checkpoint, loader, scalars, group, stack)
         trainer = Trainer(
             task=task,
@@ -196,21 +195,6 @@ def _in_turn(task: Task, group: Group) -> Callable[[MicroBatch], Any]:
             return task.prepare(batch)
 
     return prepared
-
-
-def prepare_folder(config: AnyInput, checkpoint: Checkpoint | None, options: Options, group: Group) -> None:
-    """Write out.json, and move the files of an earlier run out of the way of a new one.
-
-    The last thing before the first step: a run that cannot begin leaves everything as it was.
-    """
-    if group.rank == 0:
-        curve = config.training.disp_file
-        refuse_folders({"training.disp_file": curve, "--output": options.output})
-        if checkpoint is None:
-            files = [Path(curve), Path(options.output), Path(POINTER), *filter(None, [budget_path(curve)])]
-            set_aside(old_files(checkpoint_prefix(config), SUFFIX, files))
-        write_text(options.output, json.dumps(config.dump(), indent=2) + "\n")
-    group.barrier()
 
 
 def build_outputs(

@@ -6,7 +6,8 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.checkpoint.store import Checkpoint, load_checkpoint
+from lockstep.checkpoint.find import load_checkpoint, newest_whole, of_prefix
+from lockstep.checkpoint.format import Checkpoint
 from lockstep.config import AnyInput
 from lockstep.errors import CheckpointError
 from lockstep.parallel.group import Group
@@ -50,11 +51,13 @@ def find_restart(config: AnyInput, options: Options, group: Group) -> Checkpoint
 
 
 def _last_of_this_run(config: AnyInput) -> str | None:
+    files = of_prefix(checkpoint_prefix(config))
     try:
-        path = load_checkpoint(checkpoint_prefix(config)).path
+        path = newest_whole(files, checkpoint_prefix(config)).path if files else None
     except CheckpointError:
         return None
-    assert path is not None
+    if path is None:
+        return None
     # A run that failed very early has not yet moved away the files of an earlier one.
     return str(path) if path.stat().st_mtime >= torchrun.started_at() else None
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lockstep import __version__
-from lockstep.checkpoint.store import Checkpoint
+from lockstep.checkpoint.format import Checkpoint
 from lockstep.model.weights import load_weights
 from lockstep.optim.optimizer import Optimizer
 from lockstep.tasks import Column, Metrics, Task

@@ -21,13 +21,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.checkpoint.store import (
-    CheckpointStore,
-    NullStore,
-    compare_configs,
-    find_checkpoint,
-    load_checkpoint,
-)
+from lockstep.checkpoint.compare import compare_configs
+from lockstep.checkpoint.find import find_checkpoint, load_checkpoint
+from lockstep.checkpoint.store import CheckpointStore, NullStore
 from lockstep.errors import CheckpointError
 
 # Processes that are killed come from a server which has torch loaded once for all of them.
@@ -380,13 +376,16 @@ def test_the_pointer_of_another_run_does_not_mislead():
     save(99, prefix="second.ckpt")
 
     assert load_checkpoint("first.ckpt").step == 10
-    assert load_checkpoint(".").step == 99
+    assert load_checkpoint("second.ckpt").step == 99
 
 
-def test_a_folder_with_several_runs_and_no_pointer_asks_which():
+@pytest.mark.parametrize("pointer", [True, False])
+def test_a_folder_with_several_runs_asks_which(pointer):
     save(10, prefix="first.ckpt")
     save(99, prefix="second.ckpt")
-    Path("checkpoint").unlink()
+    assert Path("checkpoint").read_text() == "first.ckpt-10.safetensors", "the pointer of the first is left alone"
+    if not pointer:
+        Path("checkpoint").unlink()
 
     with pytest.raises(CheckpointError, match=r"several runs: first\.ckpt, second\.ckpt"):
         find_checkpoint(".")
