@@ -193,7 +193,8 @@ class ModelConfig(Section):
     fitting_net: Annotated[EnergyFittingConfig, Tags("ener", unsupported.FITTING_TYPES)]
     """How the description becomes an energy."""
     data_stat_nbatch: Count = 10
-    """Number of batches of each system from which the statistics are taken."""
+    """Number of batches of each system from which the statistics of environments are taken; the energy bias comes from
+    all frames."""
     data_stat_protect: NonNegative = 0.01
     """Smallest standard deviation by which frame and atomic parameters are divided."""
 

@@ -186,6 +186,21 @@ class DataSet:
             return self._mixed_types(system, np.asarray(frames, dtype=np.int64))
         return np.tile(self._table(system).types, (len(frames), 1))
 
+    def compositions(self, system: int, frames: Sequence[int] | np.ndarray) -> np.ndarray:
+        """[B, ntypes] how many atoms of each type frames have."""
+        ntypes = len(self.type_map)
+        if not self.mixed[system]:
+            return np.tile(np.bincount(self._table(system).types, minlength=ntypes), (len(frames), 1))
+        types = self._mixed_types(system, np.asarray(frames, dtype=np.int64))
+        numbers = np.arange(len(frames))[:, None] * (ntypes + 1) + types + 1  # the first column counts padding
+        counts = np.bincount(numbers.ravel(), minlength=len(frames) * (ntypes + 1))
+        return counts.reshape(len(frames), ntypes + 1)[:, 1:]
+
+    @property
+    def composition_numbers(self) -> np.ndarray:
+        """For each system a number, the same where all frames have the same atoms (where frames do not differ)."""
+        return self._index.table
+
     def close(self) -> None:
         """Give back file handles. The data set stays usable and opens them anew."""
         self._files.close()

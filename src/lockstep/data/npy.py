@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import os
 import threading
@@ -136,9 +137,9 @@ class NpyReader:
         length = width * rows.dtype.itemsize
         view = rows.view(np.uint8).reshape(-1).data  # bytes, because buffers refuse foreign byte orders
         file = self._file(path)
-        for position, frame in enumerate(frames):
-            row = view[position * length : (position + 1) * length]
-            _read_fully(file.descriptor, row, layout.offset + int(frame) * length, path)
+        for position, count in _runs(frames):
+            part = view[position * length : (position + count) * length]
+            _read_fully(file.descriptor, part, layout.offset + int(frames[position]) * length, path)
         return rows
 
     def _file(self, path: str) -> _OpenFile:
@@ -148,6 +149,14 @@ class NpyReader:
             if len(self._open) > _OPEN_FILES:
                 self._open.popitem(last=False)
         return file
+
+
+def _runs(frames: np.ndarray) -> list[tuple[int, int]]:
+    """(position, number) of the frames that follow one another, so that they are read at once."""
+    if len(frames) == 1:
+        return [(0, 1)]
+    starts = [0, *(np.flatnonzero(np.diff(frames) != 1) + 1).tolist(), len(frames)]
+    return [(start, end - start) for start, end in itertools.pairwise(starts)]
 
 
 def _read_fully(descriptor: int, row: memoryview, offset: int, path: str) -> None:

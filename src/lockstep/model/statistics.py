@@ -82,10 +82,15 @@ class EnergySums:
     def zero(cls, ntypes: int) -> EnergySums:
         return cls(np.zeros((ntypes, ntypes)), np.zeros(ntypes))
 
-    def add(self, types: NDArray, energy: float) -> None:
-        counts = np.bincount(types[types >= 0], minlength=len(self.moment)).astype(np.float64)
-        self.gram += np.outer(counts, counts)
-        self.moment += counts * energy
+    def add(self, counts: NDArray, energies: NDArray) -> None:
+        """Add frames, with their atoms of each type [B, ntypes] (one row for all if these are alike), energies [B]."""
+        counts = counts.astype(np.float64)
+        if len(counts) == 1:
+            self.gram += len(energies) * np.outer(counts, counts)
+            self.moment += counts[0] * energies.sum()
+        else:
+            self.gram += counts.T @ counts
+            self.moment += counts.T @ energies
 
     def bias(self, atom_ener: tuple[float | None, ...], rcond: float | None) -> NDArray[np.float64]:
         """The energy of each type; types with a given `atom_ener` keep it, absent ones have zero.
@@ -120,11 +125,11 @@ class ParameterSums:
         return cls(np.zeros((numb_fparam + numb_aparam, 3)), numb_fparam)
 
     def add(self, fparam: NDArray | None, aparam: NDArray | None) -> None:
-        """Add frames' parameters [B, nf] and atoms' parameters [B, n, na]."""
+        """Add parameters of frames [B, nf] and of atoms [n, na]."""
         if fparam is not None:
             self._add(slice(0, self.numb_fparam), fparam)
         if aparam is not None:
-            self._add(slice(self.numb_fparam, len(self.sums)), aparam.reshape(-1, aparam.shape[-1]))
+            self._add(slice(self.numb_fparam, len(self.sums)), aparam)
 
     def _add(self, columns: slice, values: NDArray) -> None:
         self.sums[columns, 0] += len(values)

@@ -11,8 +11,16 @@ import numpy as np
 from lockstep.data import DataSet, MicroBatch, Plan, worker_count
 from lockstep.errors import DataError, InputError
 from lockstep.parallel.group import Group
+from lockstep.tasks.energy.light import light_digest, look_lightly
 from lockstep.tasks.energy.loss import EnergyLoss
-from lockstep.tasks.energy.survey import Chunk, frame_chunks
+from lockstep.tasks.energy.sampling import (
+    Chunk,
+    checked_frames,
+    chunks,
+    counted_frames,
+    row_frames,
+    uniform_holders,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,17 +51,21 @@ def check_labels(data: DataSet, loss: EnergyLoss) -> None:
 
 def check_frames(plan: Plan, group: Group) -> None:
     """Read the frames once, this rank its share: a broken one is refused now, not when it is drawn."""
-    _digests(plan, frame_chunks(plan, 1, all_frames=True)[group.rank :: group.size])
+    frames = checked_frames(plan)
+    _digests(plan, chunks(plan.dataset, frames, frames)[group.rank :: group.size])
 
 
 def digest_frames(plan: Plan, nbatch: int, *, all_frames: bool) -> str:
-    """A hash of the frames' content, those for statistics at least."""
-    return hashlib.sha256(b"".join(_digests(plan, frame_chunks(plan, nbatch, all_frames=all_frames)))).hexdigest()
+    """A hash of the content of all frames that statistics come from: energies, compositions, and coordinates."""
+    light = look_lightly(plan.dataset, light_digest)
+    rows = row_frames(plan, nbatch, uniform_holders(plan, nbatch))
+    frames = counted_frames(plan, rows) if all_frames else rows
+    return hashlib.sha256(b"".join([*light, *_digests(plan, chunks(plan.dataset, frames, rows))])).hexdigest()
 
 
-def _digests(plan: Plan, chunks: list[Chunk]) -> list[bytes]:
+def _digests(plan: Plan, share: list[Chunk]) -> list[bytes]:
     with ThreadPoolExecutor(max(1, worker_count())) as pool:
-        return list(pool.map(lambda chunk: _digest(plan.dataset.read(chunk.system, chunk.frames)), chunks))
+        return list(pool.map(lambda chunk: _digest(plan.dataset.read(chunk.system, chunk.frames)), share))
 
 
 def _digest(batch: MicroBatch) -> bytes:

@@ -22,6 +22,9 @@ from lockstep.tasks.energy.survey import Survey, run_survey
 
 log = logging.getLogger(__name__)
 
+_METHOD = 2
+"""Counts the ways in which statistics have been taken: other ways give other numbers from the same data."""
+
 
 def survey_with_file(config: Input, plan: Plan, cache: PairCache, group: Group, *, all_frames: bool) -> Survey:
     """The survey of the training data, read from `stat_file` where it is there, made and kept otherwise."""
@@ -58,6 +61,7 @@ def fingerprint(config: Input, plan: Plan, all_frames: bool) -> str:
     """Equal for the same data, wherever they lie, and the same questions about them."""
     descriptor, data = config.model.descriptor, plan.dataset
     questions: dict[str, Any] = {
+        "method": _METHOD,
         "type_map": config.model.type_map,
         "nbatch": config.model.data_stat_nbatch,
         "all_frames": all_frames,

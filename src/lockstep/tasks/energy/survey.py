@@ -1,16 +1,17 @@
-"""One look at the data before training: how many neighbours atoms have, and what the model's constants should be.
+"""The look at the data before training: how many neighbours atoms have, and what the model's constants should be.
 
-Everything is gathered in a single pass over the frames, shared out among the ranks; the neighbour pairs found on
-the way stay in the cache for training.
+Energies, compositions and frame parameters are taken from all frames (`light`), what needs neighbours from as many
+as there is patience for (`sampling`). Both are shared out among the ranks, and the neighbour pairs found on the way
+stay in the cache for training.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,15 +24,19 @@ from lockstep.geometry import Cutoff, PairCache, Pairs, find_pairs
 from lockstep.model import Potential
 from lockstep.model.statistics import EnergySums, ParameterSums, RowSums
 from lockstep.parallel.group import Group
+from lockstep.tasks.energy.light import LightSums, light_count, look_lightly
+from lockstep.tasks.energy.sampling import (
+    Chunk,
+    Holders,
+    chunks,
+    counted_frames,
+    row_frames,
+    uniform_holders,
+)
 
 log = logging.getLogger(__name__)
 
 UNLIMITED = 1 << 30
-_CHUNK_ATOMS = 4096
-_PER_FRAME, _PER_ATOM = 0.35e-3, 0.02e-3
-"""Seconds that a frame costs, roughly, on one core."""
-_PATIENCE = 5.0
-"""Seconds after which a look at every frame becomes a look at an even sample of them."""
 
 
 @dataclass
@@ -41,7 +46,7 @@ class Survey:
     Attributes:
         max_count: [ntypes] the most neighbours of each type that any atom has; -1 before any atom was looked at.
         min_distance: the shortest distance between two atoms in Angstrom.
-        rows, energy, parameters: sums over the frames chosen for statistics.
+        rows, energy, parameters: sums over frames.
     """
 
     max_count: NDArray[np.int64]
@@ -69,13 +74,16 @@ class Survey:
             self.min_distance = min(self.min_distance, float(np.linalg.norm(pairs.vector, axis=1).min()))
 
     def sample(self, batch: MicroBatch, frame: int, pairs: Pairs, cutoff: Cutoff) -> None:
-        """Let a frame of a micro-batch take part in the statistics."""
+        """Let what needs the atoms of a frame take part in the statistics."""
         self.rows.add(pairs, batch.types[frame], cutoff)
-        if "energy" in batch.labels:
-            self.energy.add(batch.types[frame], float(batch.labels["energy"][frame]))
-        one = slice(frame, frame + 1)
-        fparam, aparam = batch.labels.get("fparam"), batch.labels.get("aparam")
-        self.parameters.add(None if fparam is None else fparam[one], None if aparam is None else aparam[one])
+        aparam = batch.labels.get("aparam")
+        self.parameters.add(None, None if aparam is None else aparam[frame][batch.types[frame] >= 0])
+
+    def sample_lightly(self, sums: LightSums) -> None:
+        """Let all else take part."""
+        self.energy.gram += sums.energy.gram
+        self.energy.moment += sums.energy.moment
+        self.parameters.sums += sums.parameters.sums
 
     def sums(self) -> list[NDArray[np.float64]]:
         return [self.rows.sums, self.energy.gram, self.energy.moment, self.parameters.sums]
@@ -96,28 +104,75 @@ class Survey:
 def run_survey(
     plan: Plan, config: ModelConfig, cache: PairCache, group: Group, *, all_frames: bool, workers: int | None = None
 ) -> Survey:
-    """Look at every frame (or, unless `all_frames`, at those chosen for statistics only), this rank at its share."""
-    cutoff = unlimited_cutoff(config)
+    """Look at the data, this rank at its share; unless `all_frames`, neighbours only for the statistics."""
     survey = Survey.empty(config)
-    chunks = frame_chunks(plan, config.data_stat_nbatch, all_frames=all_frames)
-    looked_at = sum(len(chunk.frames) for chunk in chunks)
-    if all_frames and looked_at < plan.dataset.total_frames:
-        total = plan.dataset.total_frames
-        log.info("neighbours are counted in %d of %d frames (all of them: dp neighbor-stat)", looked_at, total)
-    chunks = chunks[group.rank :: group.size]
+    holders = _look_lightly(survey, plan, config, group, workers)
+    rows = row_frames(plan, config.data_stat_nbatch, holders)
+    counted = counted_frames(plan, rows) if all_frames else rows
+    _report(plan, config.data_stat_nbatch, rows, counted, all_frames)
+    _look_closely(survey, plan, config, cache, chunks(plan.dataset, counted, rows)[group.rank :: group.size], workers)
+    survey.combine(group)
+    return survey
+
+
+def _look_lightly(survey: Survey, plan: Plan, config: ModelConfig, group: Group, workers: int | None) -> Holders:
+    """Energies, compositions and frame parameters; for each type, some frames with such atoms."""
+    total = LightSums.of(iter(()), config)
+    take = partial(LightSums.of, config=config)
+    for sums in look_lightly(plan.dataset, take, group.rank, group.size, workers):
+        survey.sample_lightly(sums)
+        for kind, frames in sums.holders.items():
+            total.note(kind, frames, config.data_stat_nbatch)
+    for holders in group.all_gather_object(total.holders) if plan.dataset.mixed.any() else []:
+        for kind, frames in holders.items():
+            total.note(kind, frames, config.data_stat_nbatch)
+    alike = uniform_holders(plan, config.data_stat_nbatch)
+    return {kind: np.concatenate([*_some(total.holders, kind), *_some(alike, kind)]) for kind in total.holders | alike}
+
+
+def _some(holders: Holders, kind: int) -> list[NDArray[np.int64]]:
+    return [holders[kind]] if kind in holders else []
+
+
+def _look_closely(
+    survey: Survey,
+    plan: Plan,
+    config: ModelConfig,
+    cache: PairCache,
+    share: Sequence[Chunk],
+    workers: int | None,
+) -> None:
+    """Find the neighbours of frames, count them, and let those chosen take part in the statistics."""
+    cutoff = unlimited_cutoff(config)
 
     def look(chunk: Chunk) -> tuple[MicroBatch, list[Pairs]]:
         batch = plan.dataset.read(chunk.system, chunk.frames)
         return batch, [cached_pairs(cache, batch, frame, cutoff) for frame in range(len(chunk.frames))]
 
     with ThreadPoolExecutor(max(1, worker_count() if workers is None else workers)) as pool:
-        for chunk, (batch, found) in zip(chunks, pool.map(look, chunks), strict=True):
+        for chunk, (batch, found) in zip(share, pool.map(look, share), strict=True):
             for frame, pairs in enumerate(found):
                 survey.look_at(pairs)
                 if chunk.sampled[frame]:
                     survey.sample(batch, frame, pairs, cutoff)
-    survey.combine(group)
-    return survey
+
+
+def _report(plan: Plan, nbatch: int, rows: NDArray, counted: NDArray, all_frames: bool) -> None:
+    """Say what the statistics are taken from, and what was left out."""
+    data = plan.dataset
+    total = data.total_frames
+    log.info(
+        "statistics: energies and compositions of %s, environments of %s (data_stat_nbatch = %d)",
+        _of(light_count(data), total),
+        _of(len(rows), total),
+        nbatch,
+    )
+    if all_frames and len(counted) < total:
+        log.info("neighbours are counted in %d of %d frames (all of them: dp neighbor-stat)", len(counted), total)
+
+
+def _of(count: int, total: int) -> str:
+    return f"all {total} frames" if count == total else f"{count} of {total} frames"
 
 
 def cached_pairs(cache: PairCache, batch: MicroBatch, frame: int, cutoff: Cutoff) -> Pairs:
@@ -183,34 +238,3 @@ def apply_statistics(potential: Potential, survey: Survey) -> None:
     mean, scale = survey.parameters.scale(config.data_stat_protect)
     potential.network.fitting.parameter_mean.copy_(torch.from_numpy(mean))
     potential.network.fitting.parameter_scale.copy_(torch.from_numpy(scale))
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Some frames of one system, and which of them take part in the statistics."""
-
-    system: int
-    frames: NDArray[np.int64]
-    sampled: NDArray[np.bool_]
-
-
-def frame_chunks(plan: Plan, nbatch: int, *, all_frames: bool) -> list[Chunk]:
-    """The frames to look at: all of them, or an even sample where all would take too long."""
-    chunks = list(_chunks(plan, nbatch, all_frames))
-    seconds = sum(len(c.frames) * (_PER_FRAME + _PER_ATOM * int(plan.dataset.natoms[c.system])) for c in chunks)
-    return chunks[:: max(1, math.ceil(seconds / _PATIENCE))]
-
-
-def _chunks(plan: Plan, nbatch: int, all_frames: bool) -> Iterator[Chunk]:
-    for system, (n_frames, natoms, batch_size) in enumerate(
-        zip(plan.dataset.n_frames, plan.dataset.natoms, plan.batch_sizes, strict=True)
-    ):
-        wanted = min(int(n_frames), nbatch * int(batch_size))
-        sampled = np.zeros(int(n_frames), dtype=bool)
-        # Evenly spaced: trajectories drift, and their beginning is not typical of the whole.
-        sampled[np.linspace(0, n_frames - 1, wanted).astype(np.int64)] = True
-        frames = np.arange(n_frames) if all_frames else np.flatnonzero(sampled)
-        per_chunk = max(1, _CHUNK_ATOMS // int(natoms))
-        for start in range(0, len(frames), per_chunk):
-            part = frames[start : start + per_chunk]
-            yield Chunk(system, part, sampled[part])
