@@ -119,7 +119,7 @@ def _randomise_constants(potential: Potential, rng: np.random.Generator) -> None
     config, ntypes = potential.config, len(potential.type_map)
     mean = np.zeros(ntypes) if config.descriptor.set_davg_zero else rng.uniform(0.05, 0.15, ntypes)
     std_radial, std_angular = rng.uniform(0.04, 0.1, (2, ntypes))
-    potential.scale = RowScale(*(torch.from_numpy(x) for x in (mean, std_radial, std_angular)))
+    potential.scales = [RowScale(*(torch.from_numpy(x) for x in (mean, std_radial, std_angular)))]
     bias = rng.normal(size=ntypes)
     for t, energy in enumerate(config.fitting_net.atom_ener):
         bias[t] = bias[t] if energy is None else energy

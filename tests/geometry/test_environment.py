@@ -23,8 +23,8 @@ def pair_rows(protection: float = 0.0) -> np.ndarray:
     cutoff = Cutoff(rcut=4.0, rcut_smth=1.0, sel=(2, 3), protection=protection)
     coord, types = np.array([[0.0, 0, 0], [0, 1.2, -0.9]]), np.array([0, 1])
     pairs = find_pairs(coord, None, types, cutoff)
-    environment = EnvironmentBuilder(cutoff, scale()).build([pairs], types[None])
-    features = environment.features
+    environment = EnvironmentBuilder([cutoff], [scale()]).build([[pairs]], types[None])
+    (features,) = environment.features
     (slot,) = torch.nonzero(features.rows[0, :, 1:].any(dim=1))[0]
     assert features.radial[0, slot] == features.rows[0, slot, 0]
     return features.rows[0, slot].numpy()
@@ -54,10 +54,10 @@ def test_total_weight_of_the_slots_is_sel() -> None:
     """The rows of a centre without neighbours add up to sel times the empty row."""
     cutoff = Cutoff(4.0, 1.0, (2, 3))
     types = np.array([[1]])
-    environment = EnvironmentBuilder(cutoff, scale()).build(
-        [find_pairs(np.zeros((1, 3)), None, types[0], cutoff)], types
+    environment = EnvironmentBuilder([cutoff], [scale()]).build(
+        [[find_pairs(np.zeros((1, 3)), None, types[0], cutoff)]], types
     )
-    total = environment.features.rows.sum(dim=1)[0]
+    total = environment.features[0].rows.sum(dim=1)[0]
     assert total.numpy() == pytest.approx([5 * scale().empty[1].item(), 0, 0, 0], rel=1e-14)
 
 
@@ -92,8 +92,8 @@ def test_slopes_of_the_radial_functions(protection: float) -> None:
 def test_no_gradient_is_recorded_in_geometry() -> None:
     frame, cutoff = random_frame(), Cutoff(4.0, 1.0, (20, 30))
     pairs = find_pairs(frame.coord, frame.cell, frame.types, cutoff)
-    environment = EnvironmentBuilder(cutoff, scale()).build([pairs], frame.types[None])
-    assert not environment.features.rows.requires_grad
+    environment = EnvironmentBuilder([cutoff], [scale()]).build([[pairs]], frame.types[None])
+    assert not environment.features[0].rows.requires_grad
 
 
 def test_padding_atoms_are_no_centres() -> None:
@@ -101,7 +101,7 @@ def test_padding_atoms_are_no_centres() -> None:
     types = frame.types.copy()
     types[[1, 4]] = -1
     pairs = find_pairs(frame.coord, frame.cell, types, cutoff)
-    environment = EnvironmentBuilder(cutoff, scale()).build([pairs], types[None])
+    environment = EnvironmentBuilder([cutoff], [scale()]).build([[pairs]], types[None])
     assert sorted(environment.atom.tolist()) == [0, 2, 3, 5]
 
 

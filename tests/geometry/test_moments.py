@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.geometry import Environment, Moments, Rows, SplineBasis, find_pairs
+from lockstep.geometry import Environment, Moments, Rows, SplineBasis
 from lockstep.geometry import moments as moments_module
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
@@ -18,8 +18,8 @@ KINKED = ("relu", "relu6")
 
 def environment(potential: Potential, frames: list[Frame], basis: SplineBasis | None) -> Environment:
     coord, cell, types, *_ = stack(frames)
-    pairs = [find_pairs(c, None if cell is None else cell[b], types[b], potential.cutoff) for b, c in enumerate(coord)]
-    return potential.environment_builder().build(pairs, types, basis)
+    bases = [basis] * len(potential.cutoffs)
+    return potential.environment_builder().build(potential.find_pairs(coord, cell, types), types, bases)
 
 
 def answers(potential: Potential, frames: list[Frame], env: Environment) -> dict[str, torch.Tensor]:
@@ -45,8 +45,8 @@ def test_expanded_nets_agree_with_exact_ones(name: str, kind: str) -> None:
     potential = variant_potential(name)
     frames = [random_frame(kind, n=5, seed=s, potential=potential) for s in range(2)]
     expanded, exact = environment(potential, frames, FINE), environment(potential, frames, None)
-    assert isinstance(expanded.features, Moments)
-    assert isinstance(exact.features, Rows)
+    assert isinstance(expanded.features[0], Moments)
+    assert isinstance(exact.features[0], Rows)
     compare(answers(potential, frames, expanded), answers(potential, frames, exact), 1e-6)
 
 
@@ -70,7 +70,7 @@ def test_compiled_loops_agree_with_plain_operations(name: str, precision: str, m
     compiled = answers(potential, frames, environment(potential, frames, FINE))
     monkeypatch.setattr(moments_module, "_kernels", lambda: None)
     env = environment(potential, frames, FINE)
-    assert isinstance(env.transpose, moments_module.PlainMomentTranspose)
+    assert isinstance(env.transposes[0], moments_module.PlainMomentTranspose)
     compare(compiled, answers(potential, frames, env), 1e-12 if precision == "float64" else 2e-5)
 
 
@@ -79,14 +79,15 @@ def test_the_adjoint_is_the_transpose(basis: SplineBasis | None) -> None:
     potential = random_potential()
     frames = [random_frame("triclinic", n=5, seed=s) for s in range(2)]
     env = environment(potential, frames, basis)
-    shape = env.features.values.shape if isinstance(env.features, Moments) else env.features.rows.shape
+    shape = env.features[0].values.shape if isinstance(env.features[0], Moments) else env.features[0].rows.shape
     generator = torch.Generator().manual_seed(0)
     gradient = torch.randn(shape, dtype=torch.float64, generator=generator)
     force_bar = torch.randn(2, 5, 3, dtype=torch.float64, generator=generator)
     virial_bar = torch.randn(2, 3, 3, dtype=torch.float64, generator=generator)
-    force, virial = env.transpose.forces(gradient)
+    (transpose,) = env.transposes
+    force, virial = transpose.forces(gradient)
     there = (force * force_bar).sum() + (virial * virial_bar).sum()
-    back = (env.transpose.adjoint(force_bar, virial_bar, torch.float64) * gradient).sum()
+    back = (transpose.adjoint(force_bar, virial_bar, torch.float64) * gradient).sum()
     assert float(there) == pytest.approx(float(back), rel=1e-12)
 
 
@@ -109,12 +110,12 @@ def test_forces_are_the_derivative_of_the_expanded_energy_itself() -> None:
 def test_a_pair_beyond_the_basis_has_its_batch_evaluated_exactly() -> None:
     potential = random_potential()
     frame = random_frame("cubic", n=4)
-    assert isinstance(environment(potential, [frame], SplineBasis(32, s_max=0.2)).features, Rows)
+    assert isinstance(environment(potential, [frame], SplineBasis(32, s_max=0.2)).features[0], Rows)
 
 
 def test_a_neighbour_may_enter_an_empty_slot_without_a_jump() -> None:
     potential = random_potential().requires_grad_(False)
-    rcut = potential.cutoff.rcut
+    rcut = potential.rcut
     energies = []
     for distance in (rcut - 1e-7, rcut + 1e-7):
         coord = np.array([[0.0, 0.0, 0.0], [1.5, 0.0, 0.0], [0.0, distance, 0.0]])

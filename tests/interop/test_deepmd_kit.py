@@ -112,12 +112,10 @@ def test_stored_files_give_the_forces_and_virials_of_deepmd_kit(name: str, geome
 
 def test_the_stored_case_of_small_sel_drops_neighbours() -> None:
     """Otherwise it would compare nothing new."""
-    from lockstep.geometry import find_pairs
-
     potential = load_dp(REFERENCE / "sel_too_small.dp")
     numbers = np.load(REFERENCE / "sel_too_small.npz")
-    coord, cell, types = (numbers[f"cubic_{key}"][0] for key in ("coord", "cell", "types"))
-    assert find_pairs(coord, cell, types, potential.cutoff).dropped > 0
+    ((pairs, _),) = potential.find_pairs(*(numbers[f"cubic_{key}"] for key in ("coord", "cell", "types")))
+    assert pairs.dropped > 0
 
 
 def test_float32_files_have_float32_weights() -> None:

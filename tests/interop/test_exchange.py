@@ -30,7 +30,7 @@ def test_a_round_trip_is_exact_to_the_bit(name: str, tmp_path: Path) -> None:
     save_dp(before, tmp_path / "model.dp")
     after = load_dp(tmp_path / "model.dp")
     assert after.type_map == before.type_map
-    assert after.cutoff == before.cutoff
+    assert after.cutoffs == before.cutoffs
     saved, loaded = before.state_dict(), after.state_dict()
     assert list(loaded) == list(saved)
     assert all(torch.equal(loaded[key], saved[key]) for key in saved)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.geometry import Environment, find_pairs
+from lockstep.geometry import Environment
 from lockstep.model import Potential, Prediction
 from potentials import VARIANTS, Frame, close, evaluate, random_frame, random_potential, stack, variant_potential
 
@@ -97,7 +97,7 @@ def test_neighbours_without_a_slot_are_counted() -> None:
     frame = random_frame("none", n=9, seed=4)
     enough = random_potential({"sel": [9, 9]})
     short = random_potential({"sel": [1, 2]})
-    pairs = find_pairs(frame.coord, frame.cell, frame.types, enough.cutoff)
+    ((pairs,),) = enough.find_pairs(frame.coord[None], None, frame.types[None])
     lost = np.maximum(pairs.counts - [1, 2], 0).sum()
     assert pairs.dropped == 0
     assert lost > 0
@@ -108,8 +108,7 @@ def test_neighbours_without_a_slot_are_counted() -> None:
 
 def environment(potential: Potential, *frames: Frame) -> Environment:
     coord, cell, types, *_ = stack(list(frames))
-    pairs = [find_pairs(c, None if cell is None else cell[b], types[b], potential.cutoff) for b, c in enumerate(coord)]
-    return potential.environment_builder().build(pairs, types)
+    return potential.environment_builder().build(potential.find_pairs(coord, cell, types), types)
 
 
 @pytest.mark.parametrize("one_side", [True, False])

@@ -34,7 +34,7 @@ def save_checkpoint(potential: Potential, step: int) -> Path:
 
 def same(a: Potential, b: Potential) -> bool:
     first, second = a.state_dict(), b.state_dict()
-    return a.cutoff == b.cutoff and all(torch.equal(first[name], second[name]) for name in first)
+    return a.cutoffs == b.cutoffs and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_a_dp_file(potential: Potential) -> None:

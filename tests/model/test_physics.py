@@ -139,7 +139,7 @@ def test_forces_sum_to_zero_and_virial_is_symmetric(seed: int, kind: str) -> Non
 def test_energy_and_forces_are_continuous_at_the_cutoff(one_side: bool, sel: list[int]) -> None:
     """A neighbour that arrives takes an empty slot; with a non-zero mean both have to count alike."""
     potential = random_potential({"type_one_side": one_side, "sel": sel})
-    rcut = potential.cutoff.rcut
+    rcut = potential.rcut
     pair = [
         Frame(np.array([[0.0, 0, 0], [rcut + offset, 0, 0]]), None, np.array([0, 1])) for offset in (-1e-4, -1e-7, 1e-7)
     ]

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from lockstep.geometry import find_pairs
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
 from potentials import ACTIVATIONS, VARIANTS, Frame, close, random_frame, random_potential, stack, variant_potential
@@ -32,8 +31,7 @@ class Targets:
 
 def package_loss(potential: Potential, frames: list[Frame], targets: Targets) -> Tensor:
     coord, cell, types, fparam, aparam = stack(frames)
-    pairs = [find_pairs(c, None if cell is None else cell[b], types[b], potential.cutoff) for b, c in enumerate(coord)]
-    environment = potential.environment_builder().build(pairs, types)
+    environment = potential.environment_builder().build(potential.find_pairs(coord, cell, types), types)
     parameters = Parameters(
         None if fparam is None else torch.from_numpy(fparam),
         None if aparam is None else torch.from_numpy(aparam),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lockstep.config.model import ACTIVATIONS as CONFIGURED
+from lockstep.config.nets import ACTIVATIONS as CONFIGURED
 from lockstep.network.activation import get_activation
 from potentials import ACTIVATIONS
 from reference_model import textbook_activation

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from lockstep.network import contraction
 from lockstep.network.activation import get_activation
-from lockstep.network.contraction import contract, polarise, spread
+from lockstep.network.contraction import AsItIs, Contraction, Quadratic, SideBySide
 from lockstep.network.head import Block, energies_and_gradient
 from lockstep.network.mlp import fitting_net
 from potentials import ACTIVATIONS
@@ -28,18 +29,34 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def square(x: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("icm,ica->ima", x, x[:, :, :AXIS]).flatten(1)
+
+
+CONTRACTIONS: dict[str, tuple[Contraction, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "quadratic": (Quadratic(7, AXIS), square),
+    "as_it_is": (AsItIs(1, 6), lambda x: x.flatten(1)),
+    "side_by_side": (
+        SideBySide([Quadratic(7, AXIS), AsItIs(5)]),
+        lambda x: torch.cat([square(x[:, :28].reshape(-1, 4, 7)), x[:, 28:]], dim=1),
+    ),
+}
+
+
 @pytest.mark.usefixtures("_way")
-def test_contraction_and_its_derivatives_are_those_of_autograd() -> None:
-    x, y, p = numbers(5, 4, 7).requires_grad_(), numbers(5, 4, 7, seed=1), numbers(5, 7 * AXIS, seed=2)
-    descriptor = torch.einsum("icm,ica->ima", x, x[:, :, :AXIS]).flatten(1)
-    torch.testing.assert_close(contract(x.detach(), AXIS), descriptor.detach())
-    (gradient,) = torch.autograd.grad(descriptor, x, p)
-    torch.testing.assert_close(spread(x.detach(), p, AXIS), gradient)
-    _, along = torch.func.jvp(lambda z: torch.einsum("icm,ica->ima", z, z[:, :, :AXIS]).flatten(1), (x.detach(),), (y,))
-    torch.testing.assert_close(polarise(x.detach(), y, AXIS), along)
-    total = torch.ones_like(y)
-    assert spread(y, p, AXIS, out=total) is total
-    torch.testing.assert_close(total, 1.0 + spread(y, p, AXIS))
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_a_contraction_and_its_derivatives_are_those_of_autograd(name: str) -> None:
+    contraction, formula = CONTRACTIONS[name]
+    x, y = numbers(5, *contraction.shape).requires_grad_(), numbers(5, *contraction.shape, seed=1)
+    p, bar = numbers(5, contraction.n_out, seed=2).requires_grad_(), numbers(5, contraction.n_out, seed=3)
+    descriptor = formula(x)
+    torch.testing.assert_close(contraction.value(x.detach()), descriptor.detach())
+    (gradient,) = torch.autograd.grad(descriptor, x, p, create_graph=True)
+    torch.testing.assert_close(contraction.pull_back(x.detach(), p.detach()), gradient.detach())
+    _, along = torch.func.jvp(formula, (x.detach(),), (y,))
+    torch.testing.assert_close(contraction.push_forward(x.detach(), y), along)
+    (expected,) = torch.autograd.grad((gradient * y).sum() + (descriptor * bar).sum(), x)
+    torch.testing.assert_close(contraction.backward(x.detach(), y, p.detach(), bar), expected)
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -59,7 +76,7 @@ def test_weight_gradients_go_into_the_buffer_when_there_is_one() -> None:
     x = numbers(5, 4, 7)
 
     def gradients() -> list[torch.Tensor]:
-        energy, gradient = energies_and_gradient(x, AXIS, None, [Block(slice(0, 5), net)])
+        energy, gradient = energies_and_gradient(x, Quadratic(7, AXIS), None, [Block(slice(0, 5), net)])
         ((energy**2).sum() + (gradient**3).sum()).backward()
         return [p.grad.clone() for p in net.parameters() if p.grad is not None]
 
@@ -80,7 +97,7 @@ def test_weight_gradients_go_into_the_buffer_when_there_is_one() -> None:
 def test_frozen_layers_get_no_gradient() -> None:
     net = fitting_net(7 * AXIS, (8, 8), "tanh", True, torch.float64, torch.Generator().manual_seed(3))
     net.layers[1].requires_grad_(False)
-    energy, gradient = energies_and_gradient(numbers(5, 4, 7), AXIS, None, [Block(slice(0, 5), net)])
+    energy, gradient = energies_and_gradient(numbers(5, 4, 7), Quadratic(7, AXIS), None, [Block(slice(0, 5), net)])
     (energy.sum() + gradient.sum()).backward()
     assert net.layers[1].weight.grad is None
     assert net.layers[0].weight.grad is not None
@@ -93,7 +110,7 @@ def test_nothing_is_left_for_the_garbage_collector() -> None:
     gc.collect()
     gc.disable()
     try:
-        energy, gradient = energies_and_gradient(x, AXIS, None, [Block(slice(0, 5), net)])
+        energy, gradient = energies_and_gradient(x, Quadratic(7, AXIS), None, [Block(slice(0, 5), net)])
         (energy.sum() + gradient.sum()).backward()
         del energy, gradient
         assert gc.collect() == 0

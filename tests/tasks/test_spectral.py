@@ -11,8 +11,18 @@ from lockstep.tasks.energy.spectral import CHECK_EVERY, LADDER, LOOKAHEAD, TOLER
 from potentials import random_potential
 
 
-def control(potential: Potential, setting: str | float = "auto", per_step: int = 2, **state: object) -> Spectral:
-    return Spectral(potential, setting, 0.8, lambda step: per_step * step, state.get("state"))  # type: ignore[arg-type]
+def control(potential: Potential, per_step: int = 2, **state: object) -> Spectral:
+    return Spectral(potential, [0.8], lambda step: per_step * step, state.get("state"))  # type: ignore[arg-type]
+
+
+def only(spectral: Spectral, number: int) -> SplineBasis | None:
+    (basis,) = spectral.bases(number)
+    return basis
+
+
+def starts(spectral: Spectral) -> list[int]:
+    (part,) = spectral.state_dict()["parts"]
+    return list(part["starts"])
 
 
 def sharpen(potential: Potential, factor: float) -> None:
@@ -32,7 +42,7 @@ def test_the_error_falls_with_finer_bases_and_rises_with_sharper_nets() -> None:
 
 def test_the_coarsest_basis_that_is_good_enough_is_chosen() -> None:
     potential = random_potential()
-    basis = control(potential).basis(0)
+    basis = only(control(potential), 0)
     assert basis is not None
     assert expansion_error(potential, basis) <= TOLERANCE / 8
     coarser = [n for n in LADDER if n < basis.intervals]
@@ -40,8 +50,7 @@ def test_the_coarsest_basis_that_is_good_enough_is_chosen() -> None:
 
 
 def test_a_looser_tolerance_gives_a_coarser_basis() -> None:
-    potential = random_potential()
-    tight, loose = (control(potential, tolerance).basis(0) for tolerance in (1e-7, 1e-3))
+    tight, loose = (only(control(random_potential({"spectral": tolerance})), 0) for tolerance in (1e-7, 1e-3))
     assert tight is not None
     assert loose is not None
     assert loose.intervals < tight.intervals
@@ -51,19 +60,19 @@ def test_a_looser_tolerance_gives_a_coarser_basis() -> None:
 def test_a_finer_basis_takes_effect_at_a_fixed_place_of_the_stream(per_step: int) -> None:
     potential = random_potential()
     spectral = control(potential, per_step=per_step)
-    before = spectral.basis(0)
+    before = only(spectral, 0)
     spectral.check(CHECK_EVERY)
     sharpen(potential, 1.6)
     spectral.check(CHECK_EVERY + 1)
-    assert spectral.state_dict()["starts"] == [0], "looked at between two checks"
+    assert starts(spectral) == [0], "looked at between two checks"
     spectral.check(2 * CHECK_EVERY)
     change = per_step * (2 * CHECK_EVERY + LOOKAHEAD)
-    after = spectral.basis(change)
+    after = only(spectral, change)
     assert before is not None
     assert after is not None
     assert after.intervals > before.intervals
-    assert spectral.basis(change - 1) == before
-    assert spectral.current == before
+    assert only(spectral, change - 1) == before
+    assert spectral.current == (before,)
 
 
 def test_nets_too_sharp_for_any_basis_are_evaluated_exactly() -> None:
@@ -71,23 +80,23 @@ def test_nets_too_sharp_for_any_basis_are_evaluated_exactly() -> None:
     spectral = control(potential)
     sharpen(potential, 300.0)
     spectral.check(CHECK_EVERY)
-    assert spectral.basis(10**9) is None
+    assert only(spectral, 10**9) is None
     spectral.check(2 * CHECK_EVERY)
-    assert len(spectral.state_dict()["starts"]) == 2
+    assert len(starts(spectral)) == 2
 
 
 def test_activations_with_kinks_are_evaluated_exactly() -> None:
-    assert control(random_potential({"activation_function": "relu"})).basis(0) is None
+    assert only(control(random_potential({"activation_function": "relu"})), 0) is None
 
 
 def test_off_and_fixed_stay_as_they_are() -> None:
-    potential = random_potential()
-    off, fixed = control(potential, "off"), control(potential, 40.0)
-    sharpen(potential, 30.0)
-    for spectral in (off, fixed):
+    potentials = [random_potential({"spectral": setting}) for setting in ("off", 40)]
+    off, fixed = (control(potential) for potential in potentials)
+    for potential, spectral in zip(potentials, (off, fixed), strict=True):
+        sharpen(potential, 30.0)
         spectral.check(CHECK_EVERY)
-    assert off.basis(10**9) is None
-    basis = fixed.basis(10**9)
+    assert only(off, 10**9) is None
+    basis = only(fixed, 10**9)
     assert basis is not None
     assert basis.intervals == 40
 
@@ -100,7 +109,7 @@ def test_state_goes_on_where_it_was() -> None:
     again = control(potential, state=spectral.state_dict())
     assert again.state_dict() == spectral.state_dict()
     for number in (0, 100, 1000):
-        assert again.basis(number) == spectral.basis(number)
+        assert only(again, number) == only(spectral, number)
 
 
 def test_a_change_never_comes_before_an_earlier_one() -> None:
@@ -109,11 +118,18 @@ def test_a_change_never_comes_before_an_earlier_one() -> None:
     sharpen(potential, 1.6)
     many.check(CHECK_EVERY)
     change = 8 * (CHECK_EVERY + LOOKAHEAD)
-    few = Spectral(potential, "auto", 0.8, lambda step: 8 * CHECK_EVERY + (step - CHECK_EVERY), many.state_dict())
+    few = Spectral(potential, [0.8], lambda step: 8 * CHECK_EVERY + (step - CHECK_EVERY), many.state_dict())
     sharpen(potential, 1.6)
     few.check(2 * CHECK_EVERY)
-    assert few.state_dict()["starts"] == [0, change, change]
-    before, after = few.basis(change - 1), few.basis(change)
-    assert before == many.basis(0)
+    assert starts(few) == [0, change, change]
+    before, after = only(few, change - 1), only(few, change)
+    assert before == only(many, 0)
     assert after is not None
-    assert after.intervals == few.state_dict()["intervals"][-1]
+    assert after.intervals == few.state_dict()["parts"][0]["intervals"][-1]
+
+
+def test_the_state_of_the_first_version_is_understood() -> None:
+    potential = random_potential()
+    state = {"version": 1, "s_max": 0.7, "starts": [0, 300], "intervals": [24, 48]}
+    spectral = control(potential, state=state)
+    assert [only(spectral, number) for number in (299, 300)] == [SplineBasis(24, 0.7), SplineBasis(48, 0.7)]

@@ -64,7 +64,7 @@ def test_the_energy_bias_is_that_of_all_frames_of_one_long_system(tmp_path: Path
     system(tmp_path / "long", 3000, (0,), energy=5.0)
     survey = survey_of(tmp_path, all_frames=all_frames)
     assert bias_of(survey)[0] == pytest.approx(5.0 + 2999 / 2, rel=1e-12)
-    assert survey.rows.sums[0, 0] == 10  # data_stat_nbatch micro-batches of one frame
+    assert survey.rows[0].sums[0, 0] == 10  # data_stat_nbatch micro-batches of one frame
 
 
 @pytest.mark.usefixtures("impatient")
@@ -74,7 +74,7 @@ def test_a_type_in_a_single_system_of_many_has_its_bias_and_its_rows(tmp_path: P
     system(tmp_path / "s100b", 2, (0, 1, 2), energy=-3.0 + 7.0 + 40.0)
     survey = survey_of(tmp_path)
     np.testing.assert_allclose(bias_of(survey)[2], 40.0 + 0.5 - bias_of(survey)[:2] @ [1, 1] + 4, atol=0.6)
-    assert survey.rows.sums[2, 0] == 2
+    assert survey.rows[0].sums[2, 0] == 2
     assert (survey.max_count >= 1).all()
 
 
@@ -95,7 +95,7 @@ def test_a_type_in_few_frames_of_a_mixed_system_has_its_bias_and_its_rows(tmp_pa
     survey = survey_of(tmp_path)
     assert survey.energy.gram[2, 2] == 3
     assert bias_of(survey)[2] == pytest.approx(40.0, abs=1e-6)
-    assert survey.rows.sums[2, 0] == 3
+    assert survey.rows[0].sums[2, 0] == 3
 
 
 def test_rows_take_part_by_data_stat_nbatch_and_batch_size(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_restart_goes_on_with_a_refined_expansion(
     monkeypatch.chdir(whole)
     assert dp("train", "input.json") == 0
     state = load_checkpoint(whole / "model.ckpt").info["spectral"]
-    assert len(state["starts"]) > 1, "the expansion was never refined, so this test shows nothing"
+    assert len(state["parts"][0]["starts"]) > 1, "the expansion was never refined, so this test shows nothing"
     stopped = run_folder(tmp_path, data, "stopped", settings)
     monkeypatch.chdir(stopped)
     with monkeypatch.context() as patch:

@@ -79,9 +79,10 @@ class Evaluator:
     def _environments(self, batch: MicroBatch) -> list[Environment]:
         known: dict[Cutoff, list[Pairs]] = {}
         for potential in self._potentials:
-            if potential.cutoff not in known:
-                known[potential.cutoff] = all_pairs(batch, potential.cutoff)
-        return [builder.build(known[builder.cutoff], batch.types) for builder in self._builders]
+            for cutoff in potential.cutoffs:
+                if cutoff not in known:
+                    known[cutoff] = all_pairs(batch, cutoff)
+        return [builder.build([known[cutoff] for cutoff in builder.cutoffs], batch.types) for builder in self._builders]
 
     @torch.no_grad()
     def _ask(self, potential: Potential, environment: Environment, batch: MicroBatch) -> Answer:

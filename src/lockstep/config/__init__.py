@@ -1,5 +1,7 @@
 """The input file: typed, documented, validated. Every default of an option lives here and nowhere else."""
 
+from lockstep.config.cutoff import Cutoff
+from lockstep.config.descriptors import DescriptorConfig, SeE2AConfig
 from lockstep.config.input import AnyInput, Input, RawInput, load_input, parse_input, parse_raw_input
 from lockstep.config.learning_rate import (
     BaseLearningRate,
@@ -9,7 +11,7 @@ from lockstep.config.learning_rate import (
     WsdLearningRate,
 )
 from lockstep.config.loss import EnergyLossConfig, LossConfig
-from lockstep.config.model import EnergyFittingConfig, ModelConfig, SeE2AConfig
+from lockstep.config.model import EnergyFittingConfig, ModelConfig
 from lockstep.config.optimizer import AdamConfig, AdamWConfig, OptimizerConfig
 from lockstep.config.training import DataConfig, TrainingConfig, TrainingDataConfig, ValidationDataConfig
 
@@ -19,7 +21,9 @@ __all__ = [
     "AnyInput",
     "BaseLearningRate",
     "CosineLearningRate",
+    "Cutoff",
     "DataConfig",
+    "DescriptorConfig",
     "EnergyFittingConfig",
     "EnergyLossConfig",
     "ExpLearningRate",

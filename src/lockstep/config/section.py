@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 # Editors find the schema of a file by a key of their own, which says nothing about the run.
 _COMMENT = re.compile(r"^(_|\$schema$)")
@@ -40,11 +48,20 @@ class Tags:
         default: the tag that holds when `type` is absent; None where it must be given.
         unsupported: tags DeePMD-kit knows and this program does not implement.
         aliases: other spellings of an implemented tag.
+        table: the classes to choose from, where the annotation names their base class only.
     """
 
     default: str | None
     unsupported: tuple[str, ...]
     aliases: tuple[tuple[str, str], ...] = ()
+    table: Mapping[str, type[Section]] = field(default_factory=dict)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Let pydantic choose from the table as it stands when the section's class is (re)built."""
+        if not self.table:
+            return handler(source)
+        choices = {tag: handler.generate_schema(cls) for tag, cls in self.table.items()}
+        return core_schema.tagged_union_schema(choices, discriminator="type")
 
 
 @dataclass(frozen=True)

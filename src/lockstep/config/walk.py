@@ -141,6 +141,9 @@ def tags_of(info: FieldInfo) -> Tags | None:
 
 def section_classes(info: FieldInfo) -> dict[str, type[Section]]:
     """Return the section classes a field may hold, by type tag (by class name where there is none)."""
+    tags = tags_of(info)
+    if tags is not None and tags.table:
+        return dict(tags.table)
     members = get_args(info.annotation) or (info.annotation,)
     classes = [cls for cls in members if isinstance(cls, type) and issubclass(cls, Section)]
     return {_tag(cls): cls for cls in classes}

@@ -1,15 +1,18 @@
 """From coordinates to environment rows, and from their gradient back to forces. Knows no weights."""
 
+from lockstep.config.cutoff import Cutoff
 from lockstep.geometry.basis import SplineBasis
 from lockstep.geometry.cache import PairCache
-from lockstep.geometry.environment import Environment, EnvironmentBuilder, Features
+from lockstep.geometry.environment import Bases, Environment, EnvironmentBuilder, Features
 from lockstep.geometry.moments import Moments
 from lockstep.geometry.pairs import Pairs, find_pairs
-from lockstep.geometry.radial import Cutoff
 from lockstep.geometry.rows import Rows
 from lockstep.geometry.scale import RowScale
+from lockstep.geometry.view import Columns, View
 
 __all__ = [
+    "Bases",
+    "Columns",
     "Cutoff",
     "Environment",
     "EnvironmentBuilder",
@@ -20,5 +23,6 @@ __all__ = [
     "RowScale",
     "Rows",
     "SplineBasis",
+    "View",
     "find_pairs",
 ]

@@ -35,11 +35,17 @@ class PairCache:
         self._pairs.clear()
         self.nbytes = 0
 
-    def get(self, key: Hashable, find: Callable[[], Pairs]) -> Pairs:
-        """The pairs of frame `key`, found by `find` if they are not remembered."""
+    def known(self, key: Hashable) -> Pairs | None:
+        """The pairs under `key` (a frame and a cutoff, say), if they are remembered."""
         known = self._pairs.get(key)
         if known is not None:
             self.hits += 1
+        return known
+
+    def get(self, key: Hashable, find: Callable[[], Pairs]) -> Pairs:
+        """The pairs under `key`, found by `find` if they are not remembered."""
+        known = self.known(key)
+        if known is not None:
             return known
         pairs = find()
         with self._lock:

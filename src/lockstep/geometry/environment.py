@@ -11,16 +11,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lockstep.config.cutoff import Cutoff
 from lockstep.geometry.basis import SplineBasis
 from lockstep.geometry.layout import Layout
 from lockstep.geometry.moments import Moments, build_moments
 from lockstep.geometry.pairs import Pairs
-from lockstep.geometry.radial import Cutoff, largest_radial
+from lockstep.geometry.radial import largest_radial
 from lockstep.geometry.rows import Rows, build_rows
 from lockstep.geometry.scale import RowScale
+from lockstep.geometry.view import View
 
 Features = Rows | Moments
-"""What a network can see of a micro-batch: every neighbour's row, or the rows' moments over a basis."""
+"""What a network can see of a micro-batch in one view: every neighbour's row, or the rows' moments over a basis."""
+Bases = Sequence[SplineBasis | None]
+"""For each cutoff the basis that moments are taken over; None for rows."""
 
 
 class Transpose(Protocol):
@@ -38,16 +42,16 @@ class Environment:
     Attributes:
         n_frames, n_atoms: the batch's shape, padding atoms included.
         atom: [C] number of each centre among the batch's n_frames * n_atoms atoms, ordered by type.
-        features: the network's view.
-        transpose: the way back from dE/d(features).
+        features: what the network sees, view by view.
+        transposes: for each view the way back from dE/d(features).
         dropped: neighbours that found no slot.
     """
 
     n_frames: int
     n_atoms: int
     atom: Tensor
-    features: Features
-    transpose: Transpose
+    features: tuple[Features, ...]
+    transposes: tuple[Transpose, ...]
     dropped: int = 0
 
 
@@ -55,39 +59,54 @@ class EnvironmentBuilder:
     """Turns neighbour pairs into environments.
 
     Args:
-        dtype: precision of the features; geometry itself is computed in float64.
+        cutoffs: what counts as a neighbour; a model may have several cutoffs.
+        scales: for each cutoff, what brings the rows to zero mean and unit spread.
+        views: how the descriptor looks at the neighbours.
     """
 
     def __init__(
         self,
-        cutoff: Cutoff,
-        scale: RowScale,
+        cutoffs: Sequence[Cutoff],
+        scales: Sequence[RowScale],
+        views: Sequence[View] = (View(),),
         device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float64,
     ) -> None:
-        self.cutoff = cutoff
-        self.scale = scale.to(device)
+        self.cutoffs = tuple(cutoffs)
         self.device = torch.device(device)
-        self.dtype = dtype
+        self._scales = [scale.to(device) for scale in scales]
+        self._views = tuple(views)
 
-    def build(self, pairs: Sequence[Pairs], types: NDArray, basis: SplineBasis | None = None) -> Environment:
-        """Build the environment of frames with the same number of atoms; `types` is [n_frames, n_atoms].
+    def build(self, pairs: Sequence[Sequence[Pairs]], types: NDArray, bases: Bases | None = None) -> Environment:
+        """Build the environment of frames with the same number of atoms.
 
-        With a basis its features are moments, unless a pair is closer than the basis reaches: then, as without
-        a basis, they are rows.
+        Args:
+            pairs: for each cutoff, the pairs of every frame.
+            types: [n_frames, n_atoms].
+            bases: for each cutoff the basis of its moments. Without one, or when a pair is closer than the basis
+                reaches, the features are rows.
         """
-        layout = Layout.of(pairs, types)
-        features, transpose = self._features(layout, basis)
+        layouts = [Layout.of(found, types) for found in pairs]
+        used = [
+            self._reaching(layout, cutoff, None if bases is None else bases[number])
+            for number, (layout, cutoff) in enumerate(zip(layouts, self.cutoffs, strict=True))
+        ]
+        seen = [self._features(layouts[view.cutoff], used[view.cutoff], view) for view in self._views]
+        layout = layouts[0]
         return Environment(
             n_frames=layout.n_frames,
             n_atoms=layout.n_atoms,
             atom=torch.from_numpy(np.ascontiguousarray(layout.atom)).to(self.device),
-            features=features,
-            transpose=transpose,
-            dropped=layout.dropped,
+            features=tuple(features for features, _ in seen),
+            transposes=tuple(transpose for _, transpose in seen),
+            dropped=sum(layout.dropped for layout in layouts),
         )
 
-    def _features(self, layout: Layout, basis: SplineBasis | None) -> tuple[Features, Transpose]:
-        if basis is None or largest_radial(layout.vector, self.cutoff) > basis.s_max:
-            return build_rows(layout, self.cutoff, self.scale, self.dtype, self.device)
-        return build_moments(layout, self.cutoff, self.scale, basis, self.dtype, self.device)
+    def _reaching(self, layout: Layout, cutoff: Cutoff, basis: SplineBasis | None) -> SplineBasis | None:
+        return None if basis is None or largest_radial(layout.vector, cutoff) > basis.s_max else basis
+
+    def _features(self, layout: Layout, basis: SplineBasis | None, view: View) -> tuple[Features, Transpose]:
+        cutoff, scale = self.cutoffs[view.cutoff], self._scales[view.cutoff]
+        layout = layout.seen(view)
+        if basis is None:
+            return build_rows(layout, cutoff, scale, view, self.device)
+        return build_moments(layout, cutoff, scale, basis, view, self.device)

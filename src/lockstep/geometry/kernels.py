@@ -89,7 +89,7 @@ def columns(
 
 @compiled
 def moments(pair: Any, cell: Any, counts: Any, row_of_atom: Any, pieces: Any, result: Any) -> None:
-    """Add R_c b_k of every pair to `result` [C, 4, ntypes * size]."""
+    """Add R_c b_k of every pair to `result` [C, 4, columns * size]."""
     n_atoms, ntypes = counts.shape
     size = result.shape[2] // ntypes
     p = 0
@@ -190,7 +190,7 @@ def adjoint(
     n_atoms_frame: int,
     result: Any,
 ) -> None:
-    """Add to `result` [C, 4, ntypes * size] what `forces` turns cotangents of forces and virials into."""
+    """Add to `result` [C, 4, columns * size] what `forces` turns cotangents of forces and virials into."""
     n_atoms, ntypes = counts.shape
     size = result.shape[2] // ntypes
     kind = pieces.dtype.type
@@ -221,4 +221,95 @@ def adjoint(
                     out[1, k + j] += h1 * value + e1 * slope
                     out[2, k + j] += h2 * value + e2 * slope
                     out[3, k + j] += h3 * value + e3 * slope
+                p += 1
+
+
+@compiled
+def counts(pair: Any, cell: Any, counts: Any, row_of_atom: Any, pieces: Any, result: Any) -> None:
+    """Add b_k of every pair to `result` [C, columns * size]."""
+    n_atoms, ntypes = counts.shape
+    size = result.shape[1] // ntypes
+    p = 0
+    for atom in range(n_atoms):
+        out = result[row_of_atom[atom]]
+        for t in range(ntypes):
+            for _ in range(counts[atom, t]):
+                x, k = pair[p, OFFSET], t * size + cell[p]
+                for j in range(8):
+                    out[k + j] += _value(pieces, x, j)
+                p += 1
+
+
+@compiled
+def count_forces(
+    gradient: Any,
+    pair: Any,
+    cell: Any,
+    neighbour: Any,
+    counts: Any,
+    row_of_atom: Any,
+    slopes: Any,
+    n_atoms_frame: int,
+    force: Any,
+    virial: Any,
+) -> None:
+    """Add to `force` [n, 3] and `virial` [B, 3, 3] what dE/d(counts) means for them."""
+    n_atoms, ntypes = counts.shape
+    size = gradient.shape[1] // ntypes
+    zero = slopes.dtype.type(0)
+    p = 0
+    for atom in range(n_atoms):
+        g = gradient[row_of_atom[atom]]
+        v = virial[atom // n_atoms_frame]
+        for t in range(ntypes):
+            for _ in range(counts[atom, t]):
+                x, k = pair[p, OFFSET], t * size + cell[p]
+                through = zero
+                for j in range(8):
+                    through += g[k + j] * _slope(slopes, x, j)
+                stretch, r = pair[p, POSITION_SLOPE] * through, pair[p, DISTANCE]
+                other = neighbour[p]
+                for a in range(3):
+                    f = stretch * pair[p, UNIT + a]
+                    force[atom, a] += f
+                    force[other, a] -= f
+                    for b in range(3):
+                        v[a, b] -= f * pair[p, UNIT + b] * r
+                p += 1
+
+
+@compiled
+def count_adjoint(
+    force_bar: Any,
+    virial_bar: Any,
+    pair: Any,
+    cell: Any,
+    neighbour: Any,
+    counts: Any,
+    row_of_atom: Any,
+    slopes: Any,
+    n_atoms_frame: int,
+    result: Any,
+) -> None:
+    """Add to `result` [C, columns * size] what `count_forces` turns cotangents of forces and virials into."""
+    n_atoms, ntypes = counts.shape
+    size = result.shape[1] // ntypes
+    kind = slopes.dtype.type
+    p = 0
+    for atom in range(n_atoms):
+        out = result[row_of_atom[atom]]
+        w = virial_bar[atom // n_atoms_frame]
+        for t in range(ntypes):
+            for _ in range(counts[atom, t]):
+                other, r = neighbour[p], pair[p, DISTANCE]
+                along = 0.0
+                for a in range(3):
+                    bar = force_bar[atom, a] - force_bar[other, a]
+                    for b in range(3):
+                        bar -= r * w[a, b] * pair[p, UNIT + b]
+                    along += pair[p, UNIT + a] * bar
+                through = pair[p, POSITION_SLOPE] * kind(along)
+                x, k = pair[p, OFFSET], t * size + cell[p]
+                for j in range(8):
+                    out[k + j] += through * _slope(slopes, x, j)
                 p += 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.config.cutoff import Cutoff
 from lockstep.geometry.pairs import Pairs
+from lockstep.geometry.view import Columns, View
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,9 @@ class Layout:
         centre_type: [C] its type.
         centre_blocks: for each centre type, its range of centres.
         row_of_atom: [n_frames * n_atoms] which centre an atom is; padding atoms are none, and have no pairs.
-        counts, occupied: [n_frames * n_atoms, ntypes] as in `Pairs`, for all frames.
+        first_type: [n_frames] the type of each frame's first atom.
+        columns: the neighbour types that are told apart; empty where none are.
+        counts, occupied: [n_frames * n_atoms, columns] as in `Pairs`, for all frames.
         neighbour: [P] number of the neighbour among all atoms of the batch.
         vector: [P, 3] from the centre to the neighbour.
         frame_pairs: for each frame, its range of pairs.
@@ -34,6 +38,8 @@ class Layout:
     centre_type: NDArray[np.int64]
     centre_blocks: tuple[slice, ...]
     row_of_atom: NDArray[np.int64]
+    first_type: NDArray[np.int64]
+    columns: tuple[int, ...]
     counts: NDArray[np.int32]
     occupied: NDArray[np.int32]
     neighbour: NDArray[np.int64]
@@ -61,6 +67,8 @@ class Layout:
             centre_type=flat_types[atom],
             centre_blocks=ranges(np.diff(bounds)),
             row_of_atom=row_of_atom,
+            first_type=types[:, 0].astype(np.int64),
+            columns=tuple(range(ntypes)),
             counts=joined([p.counts for p in pairs]),
             occupied=joined([p.occupied for p in pairs]),
             neighbour=joined([p.neighbour for p in pairs]) + first_atom,
@@ -68,6 +76,40 @@ class Layout:
             frame_pairs=ranges(per_frame),
             dropped=sum(p.dropped for p in pairs),
         )
+
+    def seen(self, view: View) -> Layout:
+        """The same with columns for the neighbour types that a view tells apart."""
+        if view.columns is Columns.EVERY:
+            return self
+        if view.columns is Columns.ONE:
+            counts, occupied = (
+                array.sum(axis=1, keepdims=True, dtype=np.int32) for array in (self.counts, self.occupied)
+            )
+            return replace(self, columns=(), counts=counts, occupied=occupied)
+        present = np.unique(self.centre_type) if len(self.centre_type) else np.zeros(1, dtype=np.int64)
+        counts, occupied = (np.ascontiguousarray(array[:, present]) for array in (self.counts, self.occupied))
+        return replace(self, columns=tuple(present.tolist()), counts=counts, occupied=occupied)
+
+    def empty_slots(self, cutoff: Cutoff) -> NDArray[np.int64]:
+        """[C, columns] how many slots of each centre nobody takes.
+
+        Slots shared by all types belong to no type when they are empty. DeePMD-kit gives them that of the frame's
+        first atom, and models have to agree with it.
+        """
+        occupied = self.occupied[self.atom]
+        if cutoff.shared is None:
+            return np.asarray(cutoff.sel, dtype=np.int64) - occupied
+        left = cutoff.shared - occupied.sum(axis=1, dtype=np.int64)
+        if not self.columns:
+            return left[:, None]
+        empty = np.zeros(occupied.shape, dtype=np.int64)
+        column = np.searchsorted(self.columns, self.first_type[self.atom // self.n_atoms])
+        empty[np.arange(len(left)), column] = left
+        return empty
+
+    def excluded_slots(self) -> NDArray[np.int32]:
+        """[C, columns] how many slots of each centre are taken by neighbours of excluded types."""
+        return (self.occupied - self.counts)[self.atom]
 
     def atom_type(self) -> NDArray[np.int64]:
         """[n_frames * n_atoms] the type of each atom; 0 for padding atoms, which have no pairs."""
@@ -82,6 +124,15 @@ class Layout:
     def pair_centre(self) -> NDArray[np.int64]:
         """[P] the centre of each pair, by its number among all atoms of the batch."""
         return np.repeat(np.arange(len(self.row_of_atom)), self.counts.sum(axis=1))
+
+    def pair_frame(self) -> NDArray[np.int64]:
+        """[P] the frame of each pair."""
+        return np.repeat(np.arange(self.n_frames), [pairs.stop - pairs.start for pairs in self.frame_pairs])
+
+    def pair_column(self) -> NDArray[np.int64]:
+        """[P] the number of the column that the neighbour of each pair belongs to."""
+        n_atoms, n_columns = self.counts.shape
+        return np.repeat(np.tile(np.arange(n_columns), n_atoms), self.counts.ravel())
 
 
 def ranges(sizes: NDArray) -> tuple[slice, ...]:

@@ -9,16 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
+from typing import Union
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lockstep.config.cutoff import Cutoff
 from lockstep.geometry.basis import PIECES, S0, SLOPES, TOUCHED, SplineBasis
+from lockstep.geometry.counts import CountTranspose, PlainCountTranspose
 from lockstep.geometry.layout import Layout
-from lockstep.geometry.radial import Cutoff, radial_terms
+from lockstep.geometry.radial import radial_terms, switch
 from lockstep.geometry.scale import RowScale
+from lockstep.geometry.view import View
 
 
 @dataclass(frozen=True)
@@ -26,38 +30,58 @@ class Moments:
     """Moments of the rows, centres grouped by type.
 
     Attributes:
-        values: [C, 4, ntypes * size] a block of columns for each neighbour type.
+        view: what the rows are, and which neighbour types they tell apart.
+        values: [C, components, columns * size] a block of columns for each neighbour type that is told apart.
         basis: the splines.
         node_radial: [ntypes, nodes] for each centre type the embedding net's input at the basis' nodes.
         centre_blocks: for each centre type, the range of centres.
+        columns: the neighbour types that are told apart; empty where none are.
     """
 
+    view: View
     values: Tensor
     basis: SplineBasis
     node_radial: Tensor
     centre_blocks: tuple[slice, ...]
+    columns: tuple[int, ...]
+
+    @property
+    def present(self) -> list[tuple[int, slice]]:
+        """The centre types that occur, and their ranges of centres."""
+        return [(t, block) for t, block in enumerate(self.centre_blocks) if block.stop > block.start]
+
+
+AnyTranspose = Union["MomentTranspose", "PlainMomentTranspose", CountTranspose, PlainCountTranspose]
 
 
 def build_moments(
-    layout: Layout,
-    cutoff: Cutoff,
-    scale: RowScale,
-    basis: SplineBasis,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[Moments, MomentTranspose | PlainMomentTranspose]:
+    layout: Layout, cutoff: Cutoff, scale: RowScale, basis: SplineBasis, view: View, device: torch.device
+) -> tuple[Moments, AnyTranspose]:
     """Compute the moments of a micro-batch."""
-    transpose: MomentTranspose | PlainMomentTranspose
-    if device.type == "cpu" and _kernels() is not None:
-        transpose = MomentTranspose(layout, basis.size, *compiled_columns(layout, cutoff, scale, basis, dtype))
-    else:
-        pair, cell = pair_columns(layout, cutoff, scale, basis, device)
-        transpose = PlainMomentTranspose(layout, basis.size, pair.to(dtype), cell)
-    values = transpose.moments(dtype)
-    _add_empty_slots(values, layout, cutoff, scale, basis)
+    transpose = _transpose(layout, cutoff, scale, basis, view, device)
+    values = transpose.moments(view.dtype)
+    if not view.switched:
+        _add_empty_slots(values, layout, cutoff, scale, basis, view)
+    if cutoff.exclude and not view.angular:
+        _add_excluded_slots(values, layout, scale, basis)
     nodes = torch.as_tensor(basis.radial(basis.nodes), device=device)
     node_radial = (nodes - scale.mean[:, None]) / scale.std_radial[:, None]
-    return Moments(values, basis, node_radial, layout.centre_blocks), transpose
+    return Moments(view, values, basis, node_radial, layout.centre_blocks, layout.columns), transpose
+
+
+def _transpose(
+    layout: Layout, cutoff: Cutoff, scale: RowScale, basis: SplineBasis, view: View, device: torch.device
+) -> AnyTranspose:
+    if device.type == "cpu" and _kernels() is not None:
+        pair, cell = compiled_columns(layout, cutoff, scale, basis, view.dtype)
+        if view.switched:
+            pair = switched_columns(torch.from_numpy(pair), cutoff).numpy()
+        return (MomentTranspose if view.angular else CountTranspose)(layout, basis.size, pair, cell)
+    pair_tensor, cell_tensor = pair_columns(layout, cutoff, scale, basis, device)
+    if view.switched:
+        pair_tensor = switched_columns(pair_tensor, cutoff)
+    plain = PlainMomentTranspose if view.angular else PlainCountTranspose
+    return plain(layout, basis.size, pair_tensor.to(view.dtype), cell_tensor)
 
 
 class MomentTranspose:
@@ -71,7 +95,7 @@ class MomentTranspose:
         self._pieces, self._slopes = PIECES.astype(dtype), SLOPES.astype(dtype)
 
     def moments(self, dtype: torch.dtype) -> Tensor:
-        """[C, 4, ntypes * size] without empty slots."""
+        """[C, 4, columns * size] without empty slots."""
         result = torch.zeros(self._shape, dtype=dtype)
         layout, kernels = self._layout, _required_kernels()
         kernels.moments(self._pair, self._cell, layout.counts, layout.row_of_atom, self._pieces, result.numpy())
@@ -86,7 +110,7 @@ class MomentTranspose:
         return force.view(layout.n_frames, layout.n_atoms, 3), virial
 
     def adjoint(self, force_bar: Tensor, virial_bar: Tensor, dtype: torch.dtype) -> Tensor:
-        """[C, 4, ntypes * size] what `forces` turns cotangents of forces and virials into."""
+        """[C, 4, columns * size] what `forces` turns cotangents of forces and virials into."""
         result = torch.zeros(self._shape, dtype=dtype)
         force, virial = force_bar.reshape(-1, 3).contiguous(), virial_bar.contiguous()
         _required_kernels().adjoint(force.numpy(), virial.numpy(), *self._arguments(), result.numpy())
@@ -118,12 +142,8 @@ class PlainMomentTranspose:
         self._unit = pair[:, 8:]
         self._centre = torch.from_numpy(layout.pair_centre()).to(device)
         self._neighbour = torch.from_numpy(np.ascontiguousarray(layout.neighbour)).to(device)
-        frame_sizes = [p.stop - p.start for p in layout.frame_pairs]
-        self._frame = torch.repeat_interleave(torch.tensor(frame_sizes)).to(device)
-        neighbour_type = np.repeat(
-            np.tile(np.arange(layout.counts.shape[1]), len(layout.counts)), layout.counts.ravel()
-        )
-        column = torch.from_numpy(neighbour_type * size).to(device) + cell
+        self._frame = torch.from_numpy(layout.pair_frame()).to(device)
+        column = torch.from_numpy(layout.pair_column() * size).to(device) + cell
         row = torch.from_numpy(layout.pair_row()).to(device) * 4
         components = torch.arange(4, device=device)[None, :, None]
         splines = torch.arange(TOUCHED, device=device)
@@ -142,7 +162,7 @@ class PlainMomentTranspose:
         return torch.cat([self._radial.unsqueeze(1), self._angular.unsqueeze(1) * self._unit], dim=1)
 
     def moments(self, dtype: torch.dtype) -> Tensor:
-        """[C, 4, ntypes * size] without empty slots."""
+        """[C, 4, columns * size] without empty slots."""
         return self._scatter(self._row[:, :, None] * self._value[:, None, :], dtype)
 
     def forces(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,7 +184,7 @@ class PlainMomentTranspose:
         return force.view(layout.n_frames, layout.n_atoms, 3), virial
 
     def adjoint(self, force_bar: Tensor, virial_bar: Tensor, dtype: torch.dtype) -> Tensor:
-        """[C, 4, ntypes * size] what `forces` turns cotangents of forces and virials into."""
+        """[C, 4, columns * size] what `forces` turns cotangents of forces and virials into."""
         flat = force_bar.reshape(-1, 3)
         vector = (self._unit * self._distance[:, None]).to(torch.float64)
         bar = flat[self._centre] - flat[self._neighbour]
@@ -242,16 +262,45 @@ def pair_columns(
     return pair, cell
 
 
-def _add_empty_slots(values: Tensor, layout: Layout, cutoff: Cutoff, scale: RowScale, basis: SplineBasis) -> None:
-    """Empty slots lie at s = 0 and have a radial component only: minus mean over spread."""
-    if not scale.mean.any():
+def switched_columns(pair: Tensor, cutoff: Cutoff) -> Tensor:
+    """The columns of rows multiplied by the switching function."""
+    offset, radial, angular, radial_slope, turn, over_r, position_slope, distance = pair[:, :8].unbind(1)
+    weight, slope = (term.to(pair.dtype) for term in switch(distance.to(torch.float64), cutoff.rcut_smth, cutoff.rcut))
+    columns = (
+        offset,
+        weight * radial,
+        weight * angular,
+        weight * radial_slope + slope * radial,
+        weight * turn + slope * angular,
+        weight * over_r,
+        position_slope,
+        distance,
+    )
+    return torch.cat([torch.stack(columns, dim=1), pair[:, 8:]], dim=1)
+
+
+def _add_empty_slots(
+    values: Tensor, layout: Layout, cutoff: Cutoff, scale: RowScale, basis: SplineBasis, view: View
+) -> None:
+    """Empty slots lie at s = 0 and have a radial component only: minus mean over spread. In a sum over neighbours
+    they count as one."""
+    if view.angular and not scale.mean.any():
         return
-    n_empty = torch.from_numpy(np.asarray(cutoff.sel) - layout.occupied[layout.atom]).to(values)
+    n_empty = torch.from_numpy(layout.empty_slots(cutoff)).to(values)
     row = scale.empty[torch.from_numpy(np.ascontiguousarray(layout.centre_type)).to(values.device)].to(values)
     at_zero = torch.as_tensor(PIECES[0]).to(values)
     for t in range(n_empty.shape[1]):
         start = t * basis.size
-        values[:, 0, start : start + TOUCHED] += (n_empty[:, t] * row)[:, None] * at_zero
+        weight = n_empty[:, t] * row if view.angular else n_empty[:, t]
+        values[:, 0, start : start + TOUCHED] += weight[:, None] * at_zero
+
+
+def _add_excluded_slots(values: Tensor, layout: Layout, scale: RowScale, basis: SplineBasis) -> None:
+    """In a sum over neighbours, one of an excluded type counts as if its normalised radial component were zero."""
+    at_mean = torch.as_tensor(basis.values(basis.position(scale.mean.cpu().numpy()))).to(values)
+    own = at_mean[torch.from_numpy(np.ascontiguousarray(layout.centre_type)).to(values.device)]
+    number = torch.from_numpy(layout.excluded_slots()).to(values)
+    values[:, 0] += (number[:, :, None] * own[:, None, :]).flatten(1)
 
 
 def _kernels() -> ModuleType | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.geometry.radial import Cutoff
+from lockstep.config.cutoff import Cutoff
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,12 @@ class Pairs:
     def nbytes(self) -> int:
         return self.counts.nbytes + self.occupied.nbytes + self.neighbour.nbytes + self.vector.nbytes
 
+    def fit(self, cutoff: Cutoff) -> bool:
+        """Whether all neighbours have a slot in a cutoff with the same radius and excluded types."""
+        if cutoff.shared is not None and self.occupied.sum(axis=1).max(initial=0) > cutoff.shared:
+            return False
+        return bool((self.occupied <= np.asarray(cutoff.sel)).all())
+
 
 def find_pairs(coord: NDArray, cell: NDArray | None, types: NDArray, cutoff: Cutoff) -> Pairs:
     """Find all pairs within the cutoff, for a cell of any shape or for none.
@@ -42,6 +48,10 @@ def find_pairs(coord: NDArray, cell: NDArray | None, types: NDArray, cutoff: Cut
     real = np.flatnonzero(types >= 0)
     centre, neighbour, vector = _all_pairs(coord[real], cell, cutoff.rcut)
     centre, neighbour = real[centre], real[neighbour]
+    everyone = len(centre)
+    if cutoff.shared is not None:
+        kept = _nearest(centre, vector, cutoff.shared)
+        centre, neighbour, vector = centre[kept], neighbour[kept], vector[kept]
     group = centre * cutoff.ntypes + types[neighbour]
     found = np.bincount(group, minlength=len(types) * cutoff.ntypes).reshape(len(types), cutoff.ntypes)
     occupied = np.minimum(found, cutoff.sel).astype(np.int32)
@@ -56,7 +66,7 @@ def find_pairs(coord: NDArray, cell: NDArray | None, types: NDArray, cutoff: Cut
         occupied,
         neighbour[order].astype(np.int32),
         vector[order],
-        dropped=int(found.sum() - occupied.sum()),
+        dropped=everyone - int(occupied.sum()),
     )
 
 
@@ -71,6 +81,15 @@ def _all_pairs(coord: NDArray, cell: NDArray | None, rcut: float) -> tuple[NDArr
     box = np.zeros((3, 3)) if cell is None else np.ascontiguousarray(cell)
     i, j, vector = search.compute(np.ascontiguousarray(coord), box, cell is not None, quantities="ijD")
     return i.astype(np.int64), j.astype(np.int64), vector
+
+
+def _nearest(centre: NDArray, vector: NDArray, limit: int) -> NDArray:
+    """Which pairs are among the `limit` nearest of their centre."""
+    counts = np.bincount(centre)
+    if counts.max(initial=0) <= limit:
+        return np.arange(len(centre))
+    order = np.lexsort((np.einsum("pc,pc->p", vector, vector), centre))
+    return np.sort(order[slot_numbers(counts) < limit])
 
 
 def _grouped(group: NDArray, vector: NDArray, found: NDArray, cutoff: Cutoff) -> NDArray:

@@ -9,28 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Cutoff:
-    """What counts as a neighbour, and how many of each type have a slot.
-
-    Attributes:
-        rcut: cutoff radius in Angstrom.
-        rcut_smth: where the switching function begins to fall from one.
-        sel: slots for each neighbour type; of more neighbours the nearest are kept.
-        exclude: pairs of types that do not see each other, in both orders.
-        protection: added to the distance where it is divided by (`env_protection`).
-    """
-
-    rcut: float
-    rcut_smth: float
-    sel: tuple[int, ...]
-    exclude: frozenset[tuple[int, int]] = frozenset()
-    protection: float = 0.0
-
-    @property
-    def ntypes(self) -> int:
-        return len(self.sel)
+from lockstep.config.cutoff import Cutoff
 
 
 @dataclass(frozen=True)

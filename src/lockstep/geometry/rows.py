@@ -9,10 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lockstep.config.cutoff import Cutoff
 from lockstep.geometry.layout import Layout, ranges
 from lockstep.geometry.pairs import slot_numbers
-from lockstep.geometry.radial import Cutoff, radial_terms
+from lockstep.geometry.radial import radial_terms, switch
 from lockstep.geometry.scale import RowScale
+from lockstep.geometry.view import View
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,19 @@ class Rows:
     centre at once: its rows are weighted by how many there are.
 
     Attributes:
+        view: what the rows are, and which neighbour types they tell apart.
         radial: [C, S] normalised radial component of each slot, the embedding net's input.
-        rows: [C, S, 4] normalised rows times the slot's weight (1; 0 where unused; the count where empty).
+        rows: [C, S, components] normalised rows times the slot's weight (1; 0 where unused; the count where empty).
         centre_blocks: for each centre type, the range of rows.
-        slot_blocks: for each neighbour type, the range of columns.
+        columns: the neighbour types that are told apart; empty where none are.
+        slot_blocks: for each of them, the range of slots.
     """
 
+    view: View
     radial: Tensor
     rows: Tensor
     centre_blocks: tuple[slice, ...]
+    columns: tuple[int, ...]
     slot_blocks: tuple[slice, ...]
 
 
@@ -39,11 +45,15 @@ class Rows:
 class RowTranspose:
     """From dE/d(rows) to forces and virials, and the adjoint of that map.
 
+    A gradient has a number for each component of the rows, and one more for the embedding net's input wherever that
+    is not the rows' first component (`net_slope`).
+
     Attributes:
         slot: [P] where each pair lies in the flattened slots.
         centre, neighbour: [P] numbers of the two atoms of each pair.
         unit, vector: [P, 3] direction and vector from the centre to the neighbour.
-        radial_slope, angular_slope, angular_over_r: [P] slopes of the normalised row's components.
+        radial_slope, angular_slope, angular_over_r: [P] slopes of the row's components; None for rows of ones.
+        net_slope: [P] slope of the embedding net's input, where it has a number of its own.
     """
 
     n_frames: int
@@ -55,16 +65,13 @@ class RowTranspose:
     unit: Tensor
     vector: Tensor
     frame_pairs: tuple[slice, ...]
-    radial_slope: Tensor
-    angular_slope: Tensor
-    angular_over_r: Tensor
+    slopes: tuple[Tensor, Tensor, Tensor] | None
+    net_slope: Tensor | None
 
     def forces(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Forces [B, n, 3] and virials [B, 3, 3] of dE/d(rows) [C, S, 4]."""
-        gradient = gradient.reshape(-1, 4).index_select(0, self.slot).to(torch.float64)
-        along = (self.unit * gradient[:, 1:]).sum(dim=1)
-        stretch = self.radial_slope * gradient[:, 0] + (self.angular_slope - self.angular_over_r) * along
-        pair = torch.addcmul(stretch.unsqueeze(1) * self.unit, self.angular_over_r.unsqueeze(1), gradient[:, 1:])
+        """Forces [B, n, 3] and virials [B, 3, 3] of dE/d(rows) [C, S, components]."""
+        gradient = gradient.reshape(-1, self.shape[2]).index_select(0, self.slot).to(torch.float64)
+        pair = self._pair_forces(gradient)
         forces = torch.zeros(self.n_frames * self.n_atoms, 3, dtype=pair.dtype, device=pair.device)
         forces.index_add_(0, self.centre, pair)
         forces.index_add_(0, self.neighbour, pair, alpha=-1.0)
@@ -72,66 +79,123 @@ class RowTranspose:
         return forces.view(self.n_frames, self.n_atoms, 3), virial
 
     def adjoint(self, force_bar: Tensor, virial_bar: Tensor, dtype: torch.dtype) -> Tensor:
-        """[C, S, 4] what `forces` turns cotangents of forces and virials into."""
+        """[C, S, components] what `forces` turns cotangents of forces and virials into."""
         flat = force_bar.reshape(-1, 3)
         bar = flat.index_select(0, self.centre) - flat.index_select(0, self.neighbour)
         bar -= torch.cat([self.vector[p] @ v.T for p, v in zip(self.frame_pairs, virial_bar, strict=True)])
         along = (self.unit * bar).sum(dim=1)
-        angular = torch.addcmul(
-            ((self.angular_slope - self.angular_over_r) * along).unsqueeze(1) * self.unit,
-            self.angular_over_r.unsqueeze(1),
-            bar,
-        )
-        pair_bar = torch.cat([(self.radial_slope * along).unsqueeze(1), angular], dim=1).to(dtype)
+        parts = []
+        if self.slopes is not None:
+            radial_slope, angular_slope, over_r = self.slopes
+            turned = ((angular_slope - over_r) * along).unsqueeze(1) * self.unit
+            parts += [(radial_slope * along).unsqueeze(1), torch.addcmul(turned, over_r.unsqueeze(1), bar)]
+        if self.net_slope is not None:
+            parts.append((self.net_slope * along).unsqueeze(1))
+        pair_bar = torch.cat(parts, dim=1).to(dtype)
         result = torch.zeros(self.shape, dtype=dtype, device=pair_bar.device)
-        result.view(-1, 4)[self.slot] = pair_bar
+        result.view(-1, self.shape[2])[self.slot] = pair_bar
         return result
+
+    def _pair_forces(self, gradient: Tensor) -> Tensor:
+        """[P, 3] the derivative of the energy by each pair's vector."""
+        if self.slopes is None:
+            assert self.net_slope is not None
+            return (self.net_slope * gradient[:, 0]).unsqueeze(1) * self.unit
+        radial_slope, angular_slope, over_r = self.slopes
+        along = (self.unit * gradient[:, 1:4]).sum(dim=1)
+        stretch = radial_slope * gradient[:, 0] + (angular_slope - over_r) * along
+        if self.net_slope is not None:
+            stretch = stretch + self.net_slope * gradient[:, 4]
+        return torch.addcmul(stretch.unsqueeze(1) * self.unit, over_r.unsqueeze(1), gradient[:, 1:4])
 
 
 def build_rows(
-    layout: Layout, cutoff: Cutoff, scale: RowScale, dtype: torch.dtype, device: torch.device
+    layout: Layout, cutoff: Cutoff, scale: RowScale, view: View, device: torch.device
 ) -> tuple[Rows, RowTranspose]:
     """Lay the environment rows of a micro-batch out in slots."""
-
-    def tensor(array: NDArray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
-
-    vector = tensor(layout.vector).to(torch.float64)
-    distance = torch.linalg.vector_norm(vector, dim=1)
-    unit = vector / distance.unsqueeze(1)
-    terms = radial_terms(distance, cutoff)
-    pair_type = tensor(layout.centre_type[layout.pair_row()])
-    std_radial, std_angular = scale.std_radial[pair_type], scale.std_angular[pair_type]
-    normalised = (terms.radial - scale.mean[pair_type]) / std_radial
-    row = torch.cat([normalised.unsqueeze(1), (terms.angular / std_angular).unsqueeze(1) * unit], dim=1)
-
-    widths = layout.counts.max(axis=0) + 1
+    row = _PairRows(layout, cutoff, scale, view, device)
+    standing = _standing(layout, cutoff, scale, view)
+    widths = layout.counts.max(axis=0) + len(standing)
     slot_blocks = ranges(widths)
-    slot = tensor(_pair_slots(layout, slot_blocks))
-    empty = scale.empty[tensor(layout.centre_type)]
-    shape = (len(layout.atom), slot_blocks[-1].stop, 4)
+    slot = _tensor(_pair_slots(layout, slot_blocks), device)
+    shape = (len(layout.atom), slot_blocks[-1].stop)
+    empty = scale.empty[_tensor(layout.centre_type, device)]
     radial = empty.unsqueeze(1).repeat(1, shape[1])
-    rows = torch.zeros(shape, dtype=torch.float64, device=device)
-    n_empty = np.asarray(cutoff.sel) - layout.occupied[layout.atom]
-    for block, count in zip(slot_blocks, n_empty.T, strict=True):
-        rows[:, block.stop - 1, 0] = empty * tensor(count)
-    radial.view(-1)[slot] = row[:, 0]
-    rows.view(-1, 4)[slot] = row
+    rows = torch.zeros(*shape, view.components, dtype=torch.float64, device=device)
+    for place, (counts, value) in enumerate(standing, start=1):
+        for block, count in zip(slot_blocks, counts.T, strict=True):
+            weight = _tensor(count, device)
+            radial[:, block.stop - place] = value
+            rows[:, block.stop - place, 0] = value * weight if view.angular else weight
+    radial.view(-1)[slot] = row.radial
+    rows.view(-1, view.components)[slot] = row.row
     transpose = RowTranspose(
         n_frames=layout.n_frames,
         n_atoms=layout.n_atoms,
-        shape=shape,
+        shape=(*shape, row.gradient_components),
         slot=slot,
-        centre=tensor(layout.pair_centre()),
-        neighbour=tensor(layout.neighbour),
-        unit=unit,
-        vector=vector,
+        centre=_tensor(layout.pair_centre(), device),
+        neighbour=_tensor(layout.neighbour, device),
+        unit=row.unit,
+        vector=row.vector,
         frame_pairs=layout.frame_pairs,
-        radial_slope=terms.radial_slope / std_radial,
-        angular_slope=terms.angular_slope / std_angular,
-        angular_over_r=terms.angular_over_r / std_angular,
+        slopes=row.slopes,
+        net_slope=row.net_slope,
     )
-    return Rows(radial.to(dtype), rows.to(dtype), layout.centre_blocks, slot_blocks), transpose
+    features = Rows(view, radial.to(view.dtype), rows.to(view.dtype), layout.centre_blocks, layout.columns, slot_blocks)
+    return features, transpose
+
+
+class _PairRows:
+    """The rows of all pairs, and their slopes."""
+
+    slopes: tuple[Tensor, Tensor, Tensor] | None
+    net_slope: Tensor | None
+
+    def __init__(self, layout: Layout, cutoff: Cutoff, scale: RowScale, view: View, device: torch.device) -> None:
+        self.vector = _tensor(layout.vector, device).to(torch.float64)
+        distance = torch.linalg.vector_norm(self.vector, dim=1)
+        self.unit = self.vector / distance.unsqueeze(1)
+        terms = radial_terms(distance, cutoff)
+        pair_type = _tensor(layout.centre_type[layout.pair_row()], device)
+        std_radial, std_angular = scale.std_radial[pair_type], scale.std_angular[pair_type]
+        self.radial = (terms.radial - scale.mean[pair_type]) / std_radial
+        radial_slope = terms.radial_slope / std_radial
+        self.slopes, self.net_slope = None, None
+        if not view.angular:
+            self.row, self.net_slope = torch.ones_like(distance).unsqueeze(1), radial_slope
+            return
+        angular, over_r = terms.angular / std_angular, terms.angular_over_r / std_angular
+        angular_slope = terms.angular_slope / std_angular
+        self.row = torch.cat([self.radial.unsqueeze(1), angular.unsqueeze(1) * self.unit], dim=1)
+        self.slopes = (radial_slope, angular_slope, over_r)
+        if view.switched:
+            weight, weight_slope = switch(distance, cutoff.rcut_smth, cutoff.rcut)
+            self.row, self.net_slope = self.row * weight.unsqueeze(1), radial_slope
+            self.slopes = (
+                weight_slope * self.radial + weight * radial_slope,
+                weight_slope * angular + weight * angular_slope,
+                weight * over_r,
+            )
+
+    @property
+    def gradient_components(self) -> int:
+        return (4 if self.slopes is not None else 0) + (1 if self.net_slope is not None else 0)
+
+
+def _standing(layout: Layout, cutoff: Cutoff, scale: RowScale, view: View) -> list[tuple[NDArray, Tensor | float]]:
+    """What a centre has beside pairs: how many for each neighbour type, and the embedding net's input there."""
+    empty = scale.empty[_tensor(layout.centre_type, scale.mean.device)]
+    none = np.zeros((len(layout.atom), layout.counts.shape[1]))
+    standing: list[tuple[NDArray, Tensor | float]] = [(none if view.switched else layout.empty_slots(cutoff), empty)]
+    if cutoff.exclude and not view.angular:
+        # A row of zeros is nothing in a sum over rows; in a sum over neighbours the net still has its value at zero.
+        standing.append((layout.excluded_slots(), 0.0))
+    return standing
+
+
+def _tensor(array: NDArray, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
 
 def _pair_slots(layout: Layout, slot_blocks: tuple[slice, ...]) -> NDArray[np.int64]:

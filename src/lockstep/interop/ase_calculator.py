@@ -14,7 +14,6 @@ from ase.calculators.calculator import Calculator, PropertyNotImplementedError, 
 from numpy.typing import NDArray
 
 from lockstep.errors import UserError
-from lockstep.geometry import find_pairs
 from lockstep.interop.loading import load_potential
 from lockstep.model import Potential, Prediction
 from lockstep.model.potential import Parameters
@@ -85,10 +84,11 @@ class DP(Calculator):
     @torch.no_grad()
     def _predict(self, atoms: Atoms) -> Prediction:
         potential, types = self.potential, self._types(atoms)
-        cell = periodic_cell(atoms, potential.cutoff.rcut)
-        pairs = find_pairs(atoms.get_positions(), cell, types, potential.cutoff)
-        self._warn(pairs.dropped)
-        environment = potential.environment_builder().build([pairs], types[None])
+        cell = periodic_cell(atoms, potential.rcut)
+        cells = None if cell is None else cell[None]
+        pairs = potential.find_pairs(atoms.get_positions()[None], cells, types[None])
+        environment = potential.environment_builder().build(pairs, types[None])
+        self._warn(environment.dropped)
         fitting = potential.config.fitting_net
         parameters = Parameters(
             self._parameter("fparam", (1, fitting.numb_fparam)),

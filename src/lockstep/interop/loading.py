@@ -79,9 +79,7 @@ def model_config_of(checkpoint: Checkpoint) -> ModelConfig:
 
 def refuse_other_model(saved: ModelConfig, given: ModelConfig, where: str) -> None:
     """Stop when weights are of another model than the input file describes."""
-    given_dump, saved_dump = (_spelt_out(config.model_dump(mode="json")) for config in (given, saved))
-    if isinstance(given.descriptor.sel, str):
-        given_dump["descriptor"]["sel"] = saved_dump["descriptor"]["sel"]
+    given_dump, saved_dump = (_spelt_out(config.model_dump(mode="json")) for config in (_settled(given, saved), saved))
     differences = compare_configs(saved_dump, given_dump, "model", ignore=_NOT_OF_THE_MODEL)
     if differences:
         raise CheckpointError(
@@ -89,6 +87,15 @@ def refuse_other_model(saved: ModelConfig, given: ModelConfig, where: str) -> No
             where=where,
             remedy="use the input file of that run (out.json beside it), or train anew",
         )
+
+
+def _settled(given: ModelConfig, saved: ModelConfig) -> ModelConfig:
+    """With the saved numbers in place of `sel: auto`."""
+    parts, others = given.descriptor.parts(), saved.descriptor.parts()
+    if len(parts) != len(others):
+        return given
+    sel = [other.sel if isinstance(part.sel, str) else part.sel for part, other in zip(parts, others, strict=True)]
+    return given.model_copy(update={"descriptor": given.descriptor.with_sel(sel)})
 
 
 def _spelt_out(model: dict[str, Any]) -> dict[str, Any]:

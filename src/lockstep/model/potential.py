@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lockstep.config import ModelConfig
-from lockstep.geometry import Cutoff, Environment, EnvironmentBuilder, RowScale, find_pairs
+from lockstep.geometry import Environment, EnvironmentBuilder, Pairs, RowScale, find_pairs
 from lockstep.geometry.transpose import forces_and_virial
 from lockstep.network import EnergyNetwork
 
@@ -55,54 +56,55 @@ class Potential(nn.Module):
     `config` is the `model` section of the input with `sel` settled to numbers.
     """
 
-    row_mean: Tensor
-    row_std_radial: Tensor
-    row_std_angular: Tensor
-
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.network = EnergyNetwork(config)
-        self.scale = RowScale.unit(len(config.type_map))
+        ntypes = len(config.type_map)
+        self.cutoffs = config.descriptor.cutoffs(ntypes)
+        self.scales = tuple(RowScale.unit(ntypes) for _ in self.cutoffs)
 
     @property
     def type_map(self) -> tuple[str, ...]:
         return self.config.type_map
 
     @property
-    def cutoff(self) -> Cutoff:
-        descriptor = self.config.descriptor
-        assert isinstance(descriptor.sel, tuple), "`sel` is settled before the potential is built"
-        return Cutoff(
-            rcut=descriptor.rcut,
-            rcut_smth=descriptor.rcut_smth,
-            sel=descriptor.sel,
-            exclude=frozenset((a, b) for a, b in descriptor.exclude_types),
-            protection=descriptor.env_protection,
+    def scales(self) -> tuple[RowScale, ...]:
+        """Mean and spread of the environment rows of each cutoff, saved with the weights."""
+        return tuple(
+            RowScale(*(getattr(self, name) for name in _row_names(number))) for number in range(len(self.cutoffs))
         )
 
-    @property
-    def scale(self) -> RowScale:
-        """Mean and spread of the environment rows, saved with the weights."""
-        return RowScale(self.row_mean, self.row_std_radial, self.row_std_angular)
+    @scales.setter
+    def scales(self, scales: Sequence[RowScale]) -> None:
+        for number, scale in enumerate(scales):
+            columns = (scale.mean, scale.std_radial, scale.std_angular)
+            for name, column in zip(_row_names(number), columns, strict=True):
+                self.register_buffer(name, column.clone())
 
-    @scale.setter
-    def scale(self, scale: RowScale) -> None:
-        self.register_buffer("row_mean", scale.mean.clone())
-        self.register_buffer("row_std_radial", scale.std_radial.clone())
-        self.register_buffer("row_std_angular", scale.std_angular.clone())
+    @property
+    def rcut(self) -> float:
+        """The longest of the cutoffs in Angstrom."""
+        return max(cutoff.rcut for cutoff in self.cutoffs)
 
     @property
     def device(self) -> torch.device:
-        return self.row_mean.device
+        return self.network.bias.device
 
     def environment_builder(self) -> EnvironmentBuilder:
-        return EnvironmentBuilder(self.cutoff, self.scale, self.device, self.network.descriptor.dtype)
+        return EnvironmentBuilder(self.cutoffs, self.scales, self.network.descriptor.views, self.device)
+
+    def find_pairs(self, coord: NDArray, cell: NDArray | None, types: NDArray) -> list[list[Pairs]]:
+        """The neighbours in frames given as arrays, [cutoff][frame]: coord [B, n, 3], cell [B, 3, 3] or None."""
+        return [
+            [find_pairs(coord[b], None if cell is None else cell[b], t, cutoff) for b, t in enumerate(types)]
+            for cutoff in self.cutoffs
+        ]
 
     def forward(self, environment: Environment, parameters: Parameters | None = None) -> Prediction:
         per_centre = parameters.per_centre(environment) if parameters else None
         output = self.network(environment.features, per_centre)
-        force, virial = forces_and_virial(output.gradient, environment)
+        force, virial = forces_and_virial(output.gradients, environment)
         atoms = output.energy.new_zeros(environment.n_frames * environment.n_atoms)
         atom_energy = atoms.index_copy(0, environment.atom, output.energy)
         atom_energy = atom_energy.view(environment.n_frames, environment.n_atoms)
@@ -119,14 +121,17 @@ class Potential(nn.Module):
     ) -> Prediction:
         """Evaluate frames given as arrays: coord [B, n, 3], cell [B, 3, 3] or None, types [B, n]."""
         coord = np.asarray(coord, dtype=np.float64)
-        pairs = [
-            find_pairs(coord[b], None if cell is None else np.asarray(cell[b], dtype=np.float64), t, self.cutoff)
-            for b, t in enumerate(types)
-        ]
-        environment = self.environment_builder().build(pairs, types)
+        cell = None if cell is None else np.asarray(cell, dtype=np.float64)
+        environment = self.environment_builder().build(self.find_pairs(coord, cell, types), types)
         parameters = Parameters(self._optional(fparam), self._optional(aparam))
         prediction: Prediction = self(environment, parameters)
         return prediction
 
     def _optional(self, array: NDArray | None) -> Tensor | None:
         return None if array is None else torch.as_tensor(array, dtype=torch.float64, device=self.device)
+
+
+def _row_names(cutoff: int) -> tuple[str, str, str]:
+    """The names under which the constants of a cutoff are saved; those of the only one have no number."""
+    suffix = f"_{cutoff}" if cutoff else ""
+    return f"row_mean{suffix}", f"row_std_radial{suffix}", f"row_std_angular{suffix}"

@@ -1,50 +1,138 @@
-"""The descriptor D = X^T X[:, :axis] of small matrices X [4, width], one for each centre, and its derivatives.
+"""From the sums X over a centre's neighbours to what the fitting net sees, D, with all derivatives a training needs.
 
-With S(X, P) = X[:, :axis] P^T + (X P, padded with zeros to the full width), which is linear in each argument:
-the gradient of anything by X is S(X, dE/dD), and the other two products below are what its backward pass needs.
-On a CPU compiled loops do this several times faster than batched products of such small matrices.
+The head between X and the energies takes one of these as a parameter. For D(X) and the gradient g = dE/dD it asks for
+    value           D
+    pull_back       dE/dX, from g
+    push_forward    the derivative of D along Y
+    backward        the cotangent of X: the derivative by X of <pull_back(X, g), Y> + <D(X), bar>, where Y and bar are
+                    the cotangents of dE/dX and of D
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from types import ModuleType
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 
-def contract(x: Tensor, axis: int) -> Tensor:
-    """D [C, width * axis] of X [C, 4, width]."""
-    kernels = _kernels_for(x)
-    if kernels is None:
-        return torch.bmm(x.transpose(1, 2), x[:, :, :axis]).flatten(1)
-    result = x.new_empty(x.shape[0], x.shape[2] * axis)
-    kernels.contract(x.numpy(), axis, result.numpy())
-    return result
+class Contraction(Protocol):
+    """How X [C, *shape] becomes D [C, n_out]."""
+
+    shape: tuple[int, ...]
+    n_out: int
+
+    def value(self, x: Tensor) -> Tensor: ...
+
+    def pull_back(self, x: Tensor, gradient: Tensor) -> Tensor: ...
+
+    def push_forward(self, x: Tensor, along: Tensor) -> Tensor: ...
+
+    def backward(self, x: Tensor, along: Tensor, gradient: Tensor, bar: Tensor) -> Tensor: ...
 
 
-def spread(x: Tensor, p: Tensor, axis: int, out: Tensor | None = None) -> Tensor:
-    """S(X, P) [C, 4, width] of X [C, 4, width] and P [C, width * axis], added to `out` if there is one."""
-    kernels = _kernels_for(x)
-    if kernels is None:
-        p = p.reshape(x.shape[0], x.shape[2], axis)
-        result = torch.bmm(x[:, :, :axis], p.transpose(1, 2))
-        result[:, :, :axis] += torch.bmm(x, p)
-        return result if out is None else out.add_(result)
-    result = torch.zeros_like(x) if out is None else out
-    kernels.spread(x.numpy(), p.numpy(), axis, result.numpy())
-    return result
+class Quadratic:
+    """D = X^T X[:, :axis] of small matrices X [4, width], flattened row by row.
+
+    With S(X, P) = X[:, :axis] P^T + (X P, padded with zeros to the full width), which is linear in each argument, the
+    gradient of anything by X is S(X, dE/dD). On a CPU compiled loops do this several times faster than batched
+    products of such small matrices.
+    """
+
+    def __init__(self, width: int, axis: int) -> None:
+        self.shape: tuple[int, ...] = (4, width)
+        self.axis, self.n_out = axis, width * axis
+
+    def value(self, x: Tensor) -> Tensor:
+        kernels = _kernels_for(x)
+        if kernels is None:
+            return torch.bmm(x.transpose(1, 2), x[:, :, : self.axis]).flatten(1)
+        result = x.new_empty(x.shape[0], self.n_out)
+        kernels.contract(x.numpy(), self.axis, result.numpy())
+        return result
+
+    def pull_back(self, x: Tensor, gradient: Tensor) -> Tensor:
+        return self._spread(x, gradient)
+
+    def push_forward(self, x: Tensor, along: Tensor) -> Tensor:
+        kernels = _kernels_for(x)
+        if kernels is None:
+            first = torch.bmm(along.transpose(1, 2), x[:, :, : self.axis])
+            return first.baddbmm_(x.transpose(1, 2), along[:, :, : self.axis]).flatten(1)
+        result = x.new_empty(x.shape[0], self.n_out)
+        kernels.polarise(x.numpy(), along.numpy(), self.axis, result.numpy())
+        return result
+
+    def backward(self, x: Tensor, along: Tensor, gradient: Tensor, bar: Tensor) -> Tensor:
+        return self._spread(x, bar, out=self._spread(along, gradient))
+
+    def _spread(self, x: Tensor, p: Tensor, out: Tensor | None = None) -> Tensor:
+        """S(X, P) [C, 4, width], added to `out` if there is one."""
+        kernels, axis = _kernels_for(x), self.axis
+        if kernels is None:
+            p = p.reshape(x.shape[0], x.shape[2], axis)
+            result = torch.bmm(x[:, :, :axis], p.transpose(1, 2))
+            result[:, :, :axis] += torch.bmm(x, p)
+            return result if out is None else out.add_(result)
+        result = torch.zeros_like(x) if out is None else out
+        kernels.spread(x.numpy(), p.numpy(), axis, result.numpy())
+        return result
 
 
-def polarise(x: Tensor, y: Tensor, axis: int) -> Tensor:
-    """Y^T X[:, :axis] + X^T Y[:, :axis], [C, width * axis]: the derivative of D along Y."""
-    kernels = _kernels_for(x)
-    if kernels is None:
-        first = torch.bmm(y.transpose(1, 2), x[:, :, :axis])
-        return first.baddbmm_(x.transpose(1, 2), y[:, :, :axis]).flatten(1)
-    result = x.new_empty(x.shape[0], x.shape[2] * axis)
-    kernels.polarise(x.numpy(), y.numpy(), axis, result.numpy())
-    return result
+class AsItIs:
+    """D = X, numbers that no product is made of."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape, self.n_out = shape, prod(shape)
+
+    def value(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+    def pull_back(self, x: Tensor, gradient: Tensor) -> Tensor:
+        # A copy: what autograd returns must not be held by what it keeps for the way back.
+        return gradient.reshape(x.shape).clone()
+
+    def push_forward(self, x: Tensor, along: Tensor) -> Tensor:
+        return along.flatten(1)
+
+    def backward(self, x: Tensor, along: Tensor, gradient: Tensor, bar: Tensor) -> Tensor:
+        return bar.reshape(x.shape)
+
+
+class SideBySide:
+    """Several contractions, each with its own part of a flat X and of D."""
+
+    def __init__(self, parts: Sequence[Contraction]) -> None:
+        self._parts = tuple(parts)
+        self._sizes = [prod(part.shape) for part in parts]
+        self._widths = [part.n_out for part in parts]
+        self.shape: tuple[int, ...] = (sum(self._sizes),)
+        self.n_out = sum(self._widths)
+
+    def value(self, x: Tensor) -> Tensor:
+        return torch.cat([part.value(own) for part, own in zip(self._parts, self._x(x), strict=True)], dim=1)
+
+    def pull_back(self, x: Tensor, gradient: Tensor) -> Tensor:
+        pieces = zip(self._parts, self._x(x), self._d(gradient), strict=True)
+        return torch.cat([part.pull_back(own, g).flatten(1) for part, own, g in pieces], dim=1)
+
+    def push_forward(self, x: Tensor, along: Tensor) -> Tensor:
+        pieces = zip(self._parts, self._x(x), self._x(along), strict=True)
+        return torch.cat([part.push_forward(own, y) for part, own, y in pieces], dim=1)
+
+    def backward(self, x: Tensor, along: Tensor, gradient: Tensor, bar: Tensor) -> Tensor:
+        pieces = zip(self._parts, self._x(x), self._x(along), self._d(gradient), self._d(bar), strict=True)
+        return torch.cat([part.backward(own, y, g, b).flatten(1) for part, own, y, g, b in pieces], dim=1)
+
+    def _x(self, x: Tensor) -> list[Tensor]:
+        pieces = zip(self._parts, x.split(self._sizes, dim=1), strict=True)
+        return [own.contiguous().view(-1, *part.shape) for part, own in pieces]
+
+    def _d(self, d: Tensor) -> list[Tensor]:
+        return [own.contiguous() for own in d.split(self._widths, dim=1)]
 
 
 def _kernels_for(x: Tensor) -> ModuleType | None:

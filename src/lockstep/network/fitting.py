@@ -1,4 +1,4 @@
-"""The fitting nets: atomic energies and their gradient, one net for each type of centre."""
+"""The fitting nets: atomic energies and their gradient, one net for each type of centre or one for all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.config import EnergyFittingConfig
+from lockstep.network.contraction import Contraction
 from lockstep.network.head import Block, energies_and_gradient
 from lockstep.network.mlp import MLP, fitting_net
 from lockstep.network.precision import torch_dtype
@@ -18,44 +19,57 @@ class EnergyFitting(nn.Module):
 
     Frame and atom parameters are brought to zero mean and unit spread and appended to the descriptor. Types with a
     vacuum energy (`atom_ener`) have the net's value for a zero descriptor subtracted, so that an atom without
-    neighbours has exactly that energy.
+    neighbours has exactly that energy; one net for all types has it subtracted for all.
+
+    Args:
+        contraction: from a descriptor's sums to what the nets see.
+        mixed_types: one net serves centres of every type.
     """
 
     parameter_mean: Tensor
     parameter_scale: Tensor
 
     def __init__(
-        self, config: EnergyFittingConfig, ntypes: int, dim_descriptor: int, generator: torch.Generator
+        self,
+        config: EnergyFittingConfig,
+        ntypes: int,
+        contraction: Contraction,
+        generator: torch.Generator,
+        mixed_types: bool = False,
     ) -> None:
         super().__init__()
         self.dtype = torch_dtype(config.precision)
-        self.dim_descriptor = dim_descriptor
+        self.contraction, self.mixed_types = contraction, mixed_types
         n_parameters = config.numb_fparam + config.numb_aparam
         self.vacuum = [value is not None for value in config.atom_ener] or [False] * ntypes
+        if mixed_types:
+            self.vacuum = [any(self.vacuum)] * ntypes
         self.nets = nn.ModuleList(
             fitting_net(
-                dim_descriptor + n_parameters,
+                contraction.n_out + n_parameters,
                 config.neuron,
                 config.activation_function,
                 config.resnet_dt,
                 self.dtype,
                 generator,
             )
-            for _ in range(ntypes)
+            for _ in range(1 if mixed_types else ntypes)
         )
         self.register_buffer("parameter_mean", torch.zeros(n_parameters, dtype=torch.float64))
         self.register_buffer("parameter_scale", torch.ones(n_parameters, dtype=torch.float64))
         self._freeze(config.trainable_layers)
 
     def net(self, centre_type: int) -> MLP:
-        net = self.nets[centre_type]
+        net = self.nets[0 if self.mixed_types else centre_type]
         assert isinstance(net, MLP)
         return net
 
-    def forward(
-        self, x: Tensor, axis: int, parameters: Tensor | None, centre_blocks: tuple[slice, ...]
-    ) -> tuple[Tensor, Tensor]:
-        """Energies [C] and dE/dX of centres with matrices X [C, 4, width], whose ranges by type are `centre_blocks`.
+    @property
+    def dim_descriptor(self) -> int:
+        return self.contraction.n_out
+
+    def forward(self, x: Tensor, parameters: Tensor | None, centre_blocks: tuple[slice, ...]) -> tuple[Tensor, Tensor]:
+        """Energies [C] and dE/dX of centres with sums X [C, ...], whose ranges by type are `centre_blocks`.
 
         `parameters` is [C, numb_fparam + numb_aparam].
         """
@@ -63,7 +77,9 @@ class EnergyFitting(nn.Module):
         if parameters is not None:
             parameters = ((parameters - self.parameter_mean) * self.parameter_scale).to(self.dtype)
         blocks = [Block(block, self.net(t)) for t, block in present]
-        energy, gradient = energies_and_gradient(x.to(self.dtype), axis, parameters, blocks)
+        if self.mixed_types:
+            blocks = [Block(slice(0, x.shape[0]), self.net(0))]
+        energy, gradient = energies_and_gradient(x.to(self.dtype), self.contraction, parameters, blocks)
         if any(self.vacuum):
             energy = energy - torch.cat([self._vacuum_energy(t, block, parameters) for t, block in present])
         return energy, gradient

@@ -1,8 +1,8 @@
-"""From the matrices X to atomic energies *and* dE/dX, with a backward pass written out by hand.
+"""From a descriptor's sums X to atomic energies *and* dE/dX, with a backward pass written out by hand.
 
-Descriptor and fitting net are one function here because that is where a step's time goes. Forward evaluates
-the net and pulls its gradient back to X; backward is the derivative of both, made of the same matrix products: six of
-the net's size in all, which is the least there can be.
+The contraction X -> D and the fitting net are one function here because that is where a step's time goes. Forward
+evaluates the net and pulls its gradient back to X; backward is the derivative of both, made of the same matrix
+products: six of the net's size in all, which is the least there can be.
 """
 
 from __future__ import annotations
@@ -13,48 +13,47 @@ import torch
 from torch import Tensor
 
 from lockstep.network.blockwise import Block, LayerPass, layers_of, net_by_net
-from lockstep.network.contraction import contract, polarise, spread
+from lockstep.network.contraction import Contraction
 
 
 def energies_and_gradient(
-    x: Tensor, axis: int, parameters: Tensor | None, blocks: list[Block]
+    x: Tensor, contraction: Contraction, parameters: Tensor | None, blocks: list[Block]
 ) -> tuple[Tensor, Tensor]:
-    """Energies [C] of centres with matrices X [C, 4, width], and dE/dX; centres are in the order of the blocks.
+    """Energies [C] of centres with sums X [C, ...], and dE/dX; centres are in the order of the blocks.
 
     `parameters` [C, n] are appended to the descriptors; nothing is differentiated by them.
     """
     weights = [weight for block in blocks for weight in block.net.parameters()]
-    energy, gradient = _Head.apply(x, axis, parameters, blocks, *weights)
+    energy, gradient = _Head.apply(x, contraction, parameters, blocks, *weights)
     return energy, gradient
 
 
 class _Head(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, axis: int, parameters: Tensor | None, blocks: list[Block], *weights: Tensor
+        ctx: Any, x: Tensor, contraction: Contraction, parameters: Tensor | None, blocks: list[Block], *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
         x = x.detach().contiguous()
-        descriptor = contract(x, axis)
+        descriptor = contraction.value(x)
         inputs = descriptor if parameters is None else torch.cat([descriptor, parameters], dim=1)
         nets = _NetsPass(blocks, inputs)
         gradient = nets.pulled_back()[:, : descriptor.shape[1]].contiguous()
-        ctx.axis, ctx.nets, ctx.extra = axis, nets, inputs.shape[1] - descriptor.shape[1]
+        ctx.contraction, ctx.nets, ctx.extra = contraction, nets, inputs.shape[1] - descriptor.shape[1]
         ctx.save_for_backward(x, gradient)
-        return nets.energies(), spread(x, gradient, axis)
+        return nets.energies(), contraction.pull_back(x, gradient)
 
     @staticmethod
     def backward(ctx: Any, *bars: Tensor) -> tuple[Tensor | None, ...]:
         energy_bar, x_gradient_bar = bars
         x, gradient = ctx.saved_tensors
-        axis: int = ctx.axis
+        contraction: Contraction = ctx.contraction
         y = x_gradient_bar.contiguous()
-        gradient_bar = polarise(x, y, axis)
+        gradient_bar = contraction.push_forward(x, y)
         if ctx.extra:
             gradient_bar = torch.nn.functional.pad(gradient_bar, (0, ctx.extra))
         descriptor_bar, weight_bars = ctx.nets.backward(energy_bar, gradient_bar)
         descriptor_bar = descriptor_bar[:, : gradient.shape[1]].contiguous()
-        x_bar = spread(y, gradient, axis)
-        return (spread(x, descriptor_bar, axis, out=x_bar), None, None, None, *weight_bars)
+        return (contraction.backward(x, y, gradient, descriptor_bar), None, None, None, *weight_bars)
 
 
 class _NetsPass:

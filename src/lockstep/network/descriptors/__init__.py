@@ -1,1 +1,23 @@
-"""Descriptors: from environment features to what the fitting net sees."""
+"""Descriptors: from environment features to what the fitting net sees. One file each, chosen from one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from lockstep.config.descriptors import DescriptorConfig
+from lockstep.network.descriptors.base import Descriptor, Embedding
+from lockstep.network.descriptors.se_e2_a import SeE2A
+
+__all__ = ["DESCRIPTORS", "Descriptor", "Embedding", "make_descriptor"]
+
+Maker = Callable[..., Descriptor]
+
+DESCRIPTORS: dict[str, Maker] = {"se_e2_a": SeE2A}
+"""What makes the descriptor of a type from its configuration, the names of the atom types, and a generator for its
+first weights."""
+
+
+def make_descriptor(config: DescriptorConfig, type_map: Sequence[str], generator: torch.Generator) -> Descriptor:
+    return DESCRIPTORS[config.type](config, type_map, generator)

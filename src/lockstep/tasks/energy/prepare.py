@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lockstep.data import MicroBatch
-from lockstep.geometry import Environment, PairCache, SplineBasis
+from lockstep.geometry import Bases, Environment, PairCache, Pairs
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
 from lockstep.tasks.energy.survey import cached_pairs
@@ -36,28 +36,29 @@ class Preparer:
     """Makes samples, on the potential's device. Weights play no part, so it can run ahead of the training.
 
     Args:
-        basis: from a micro-batch's number to the basis its moments are taken over, or None for rows.
+        bases: from a micro-batch's number to the bases its moments are taken over, or None for rows.
     """
 
     def __init__(
-        self, potential: Potential, cache: PairCache, basis: Callable[[int], SplineBasis | None] = lambda number: None
+        self, potential: Potential, cache: PairCache, bases: Callable[[int], Bases | None] = lambda number: None
     ) -> None:
         self._builder = potential.environment_builder()
-        self._cutoff = potential.cutoff
         self._cache = cache
-        self._basis = basis
+        self._bases = bases
         self._device = potential.device
         self._told = False
         self._fitting = potential.config.fitting_net
 
     def __call__(self, batch: MicroBatch) -> Sample:
-        pairs = [cached_pairs(self._cache, batch, frame, self._cutoff) for frame in range(len(batch.frames))]
-        if any(each.dropped for each in pairs):
-            self._tell_dropped(batch)
+        frames = range(len(batch.frames))
+        pairs = [
+            [cached_pairs(self._cache, batch, frame, cutoff) for frame in frames] for cutoff in self._builder.cutoffs
+        ]
+        self._tell_dropped(batch, pairs)
         labels = {name: torch.from_numpy(value).to(self._device) for name, value in batch.labels.items()}
         padded = (batch.types < 0).any()
         return Sample(
-            environment=self._builder.build(pairs, batch.types, self._basis(batch.number)),
+            environment=self._builder.build(pairs, batch.types, self._bases(batch.number)),
             labels=labels,
             parameters=Parameters(
                 labels.get("fparam") if self._fitting.numb_fparam else None,
@@ -66,13 +67,16 @@ class Preparer:
             real=torch.from_numpy(batch.types >= 0).to(self._device) if padded else None,
         )
 
-    def _tell_dropped(self, batch: MicroBatch) -> None:
+    def _tell_dropped(self, batch: MicroBatch, pairs: list[list[Pairs]]) -> None:
         """Say once that atoms have more neighbours than slots."""
-        if not self._told:
-            self._told = True
-            log.warning(
-                "model.descriptor.sel = %s is too small for frame %d of the data: only the nearest neighbours are kept."
-                " Raise sel, or set it to 'auto'.",
-                list(self._cutoff.sel),
-                int(batch.frames[0]),
-            )
+        if self._told:
+            return
+        for cutoff, found in zip(self._builder.cutoffs, pairs, strict=True):
+            if any(each.dropped for each in found):
+                self._told = True
+                log.warning(
+                    "model.descriptor.sel = %s is too small for frame %d of the data: only the nearest neighbours are"
+                    " kept. Raise sel, or set it to 'auto'.",
+                    list(cutoff.sel) if cutoff.shared is None else cutoff.shared,
+                    int(batch.frames[0]),
+                )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from lockstep.data import MicroBatch
-from lockstep.geometry import PairCache, SplineBasis
+from lockstep.geometry import Bases, PairCache, SplineBasis
 from lockstep.geometry.basis import S0
 from lockstep.model import Potential
-from lockstep.network.mlp import MLP
+from lockstep.network.descriptors import Embedding
 from lockstep.tasks.energy.prepare import Preparer
 
 log = logging.getLogger(__name__)
@@ -36,65 +36,103 @@ LOOKAHEAD = 64
 
 
 class Spectral:
-    """Which basis each micro-batch of the stream is expanded in.
+    """Which bases each micro-batch of the stream is expanded in, one for each of the model's cutoffs.
 
     A change takes effect at a fixed place in the stream, never "from now on": loader threads run ahead by an
     accidental number of micro-batches, and two runs must still do the same.
 
     Args:
-        setting: `auto`, `off`, a number of intervals, or a tolerance below one, as in the input file.
-        s_max: largest value of the radial function that the data have, with a margin.
+        s_max: for each cutoff, the largest value of the radial function that the data have, with a margin.
         position: from a step to how far the stream is after it, the same on all ranks.
         state: what `state_dict` gave, to go on from a checkpoint.
 
     Attributes:
-        current: the basis of the stream's present position, for data outside of the stream.
+        current: the bases of the stream's present position, for data outside of the stream.
     """
 
     def __init__(
         self,
         potential: Potential,
-        setting: str | float,
-        s_max: float,
+        s_max: Sequence[float],
         position: Callable[[int], int],
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        self._potential, self._position = potential, position
+        self._position = position
+        states = _states(state, len(potential.cutoffs))
+        parts = zip(potential.config.descriptor.parts(), s_max, states, strict=True)
+        self._parts = [
+            _Ladder(potential, number, part.spectral, largest, saved)
+            for number, (part, largest, saved) in enumerate(parts)
+        ]
+        self.current = self.bases(0)
+
+    def bases(self, number: int) -> Bases:
+        """The bases of micro-batch `number`; None for the exact nets."""
+        return tuple(part.basis(number) for part in self._parts)
+
+    def check(self, step: int) -> None:
+        """Refine the bases if the nets after `step` need it."""
+        self.current = self.bases(self._position(step))
+        for part in self._parts:
+            # Steps, not micro-batches: the place must not depend on how the ranks share out a step.
+            part.check(step, self._position(step + LOOKAHEAD))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"version": 2, "parts": [part.state_dict() for part in self._parts]}
+
+    def describe(self) -> str:
+        """The newest choices in words."""
+        return " and ".join(part.describe() for part in self._parts)
+
+
+def _states(state: Mapping[str, Any] | None, number: int) -> list[Mapping[str, Any] | None]:
+    """What was saved of each cutoff; the first version knew a single one."""
+    if state is None:
+        return [None] * number
+    return list(state["parts"]) if "parts" in state else [state]
+
+
+class _Ladder:
+    """The bases of one cutoff, from coarse to fine.
+
+    Args:
+        setting: `auto`, `off`, a number of intervals, or a tolerance below one, as in the input file.
+    """
+
+    def __init__(
+        self, potential: Potential, cutoff: int, setting: str | float, s_max: float, state: Mapping[str, Any] | None
+    ) -> None:
+        self._potential, self._cutoff = potential, cutoff
         self._fixed = setting == "off" or (not isinstance(setting, str) and setting >= 1)
         self._tolerance = float(setting) if not isinstance(setting, str) and setting < 1 else TOLERANCE
         self._s_max = float(state["s_max"]) if state else s_max
         self._starts: list[int] = list(state["starts"]) if state else [0]
         self._bases: dict[int, SplineBasis] = {}
         self._intervals: list[int] = list(state["intervals"]) if state else [self._first(setting)]
-        self.current = self.basis(0)
 
     def basis(self, number: int) -> SplineBasis | None:
         """The basis of micro-batch `number`; None for the exact nets."""
         return self._basis(self._intervals[bisect_right(self._starts, number) - 1])
 
-    def check(self, step: int) -> None:
-        """Refine the basis if the nets after `step` need it."""
-        position = self._position(step)
-        self.current = self.basis(position)
+    def check(self, step: int, start: int) -> None:
+        """Refine the basis from micro-batch `start` on if the nets after `step` need it."""
         newest = self._intervals[-1]
         if self._fixed or not newest or step % CHECK_EVERY:
             return
-        error = expansion_error(self._potential, self._required(newest))
+        error = self._error(newest)
         # Refined early: until the change takes effect the nets go on sharpening.
         if error <= self._tolerance / 4:
             return
         chosen = self._choose(start=newest)
-        # Steps, not micro-batches: the place must not depend on how the ranks share out a step. And never before
-        # the last change, which a run on more ranks may have put further ahead.
-        self._starts.append(max(self._starts[-1], self._position(step + LOOKAHEAD)))
+        # Never before the last change, which a run on more ranks may have put further ahead.
+        self._starts.append(max(self._starts[-1], start))
         self._intervals.append(chosen)
         log.info("spectral embedding: error %.1e at step %d, now %s", error, step, _describe(chosen))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"version": 1, "s_max": self._s_max, "starts": self._starts, "intervals": self._intervals}
+        return {"s_max": self._s_max, "starts": self._starts, "intervals": self._intervals}
 
     def describe(self) -> str:
-        """The newest choice in words."""
         return _describe(self._intervals[-1])
 
     def _first(self, setting: str | float) -> int:
@@ -107,9 +145,12 @@ class Spectral:
     def _choose(self, start: int) -> int:
         """The smallest basis, not coarser than `start`, whose error is small enough; 0 when none is."""
         for intervals in LADDER:
-            if intervals > start and expansion_error(self._potential, self._required(intervals)) <= self._tolerance / 8:
+            if intervals > start and self._error(intervals) <= self._tolerance / 8:
                 return intervals
         return 0
+
+    def _error(self, intervals: int) -> float:
+        return expansion_error(self._potential, self._required(intervals), self._cutoff)
 
     def _basis(self, intervals: int) -> SplineBasis | None:
         return self._required(intervals) if intervals else None
@@ -121,19 +162,19 @@ class Spectral:
 
 
 @torch.no_grad()
-def expansion_error(potential: Potential, basis: SplineBasis) -> float:
+def expansion_error(potential: Potential, basis: SplineBasis, cutoff: int = 0) -> float:
     """The largest error of any embedding net's value or slope, half-way between the nodes."""
-    scale, descriptor = potential.scale, potential.network.descriptor
+    scale, descriptor = potential.scales[cutoff], potential.network.descriptor
     fit, value_at = torch.as_tensor(basis.fit), torch.as_tensor(basis.values(basis.between))
     slope_at = torch.as_tensor(basis.values(basis.between, slope=True))
     nodes, between = (torch.as_tensor(basis.radial(x)) for x in (basis.nodes, basis.between))
     radial_slope = torch.as_tensor(np.sqrt(np.square(basis.radial(basis.between)) + S0**2)) / basis.per_unit
     worst = 0.0
+    types = range(len(potential.type_map))
     for t, (mean, std) in enumerate(zip(scale.mean.cpu(), scale.std_radial.cpu(), strict=True)):
-        for neighbour_type in range(descriptor.ntypes):
-            net = descriptor.net(t, neighbour_type)
-            coefficients = fit @ _value_and_slope(net, (nodes - mean) / std)[0]
-            value, slope = _value_and_slope(net, (between - mean) / std)
+        for embedding in descriptor.embeddings(cutoff, t, types):
+            coefficients = fit @ _value_and_slope(embedding, (nodes - mean) / std)[0]
+            value, slope = _value_and_slope(embedding, (between - mean) / std)
             slope = slope * (radial_slope / std)[:, None]
             value_error = (value_at @ coefficients - value).abs().max()
             slope_error = (slope_at @ coefficients - slope).abs().max() * basis.per_unit
@@ -155,10 +196,10 @@ class Difference:
 
 @torch.no_grad()
 def measure_difference(
-    potential: Potential, basis: SplineBasis, batches: Iterable[MicroBatch], cache: PairCache
+    potential: Potential, bases: Bases, batches: Iterable[MicroBatch], cache: PairCache
 ) -> Difference:
     """Evaluate some frames both ways; their pairs are taken from `cache`."""
-    expanded, exact = Preparer(potential, cache, lambda number: basis), Preparer(potential, cache)
+    expanded, exact = Preparer(potential, cache, lambda number: bases), Preparer(potential, cache)
     frames, force, energy = 0, 0.0, 0.0
     for batch in batches:
         a, b = (potential(sample.environment, sample.parameters) for sample in (expanded(batch), exact(batch)))
@@ -169,9 +210,8 @@ def measure_difference(
     return Difference(frames, force, energy)
 
 
-def _value_and_slope(net: MLP, z: Tensor) -> tuple[Tensor, Tensor]:
-    column = z.unsqueeze(1).to(next(net.parameters()).device)
-    value, slope = net.push_forward(column, torch.ones_like(column))
+def _value_and_slope(embedding: Embedding, z: Tensor) -> tuple[Tensor, Tensor]:
+    value, slope = embedding.push_forward(z.unsqueeze(1).to(next(embedding.net.parameters()).device))
     return value.cpu(), slope.cpu()
 
 

@@ -15,7 +15,7 @@ from lockstep.interop.loading import load_potential, model_config_of, potential_
 from lockstep.model import Potential
 from lockstep.model.weights import load_weights
 from lockstep.tasks.energy.statfile import survey_with_file
-from lockstep.tasks.energy.survey import Survey, apply_statistics, settle_sel, unlimited_cutoff, warn_about_sel
+from lockstep.tasks.energy.survey import Survey, apply_statistics, settle_sel, warn_about_sel
 from lockstep.tasks.task import Job
 
 log = logging.getLogger(__name__)
@@ -30,12 +30,13 @@ class Start:
 
     Attributes:
         config: the input with `sel` settled to numbers.
-        s_max: largest value of the radial function in the data, with a margin; nan where a checkpoint has it.
+        s_max: for each cutoff the largest value of the radial function in the data, with a margin; nan where a
+            checkpoint has it.
     """
 
     config: Input
     potential: Potential
-    s_max: float
+    s_max: tuple[float, ...]
 
 
 def make_start(job: Job, cache: PairCache) -> Start:
@@ -43,7 +44,8 @@ def make_start(job: Job, cache: PairCache) -> Start:
     assert isinstance(job.config, Input)
     if job.checkpoint is not None:
         refuse_other_model(model_config_of(job.checkpoint), job.config.model, str(job.checkpoint.path))
-        return Start(*_adopted(job.config, potential_of(job.checkpoint)), s_max=math.nan)
+        config, potential = _adopted(job.config, potential_of(job.checkpoint))
+        return Start(config, potential, s_max=(math.nan,) * len(potential.cutoffs))
     return _from_data(job, job.config, cache)
 
 
@@ -52,7 +54,7 @@ def _from_data(job: Job, config: Input, cache: PairCache) -> Start:
         survey = survey_with_file(config, job.training, cache, job.group, all_frames=job.survey_all)
     if job.survey_all:
         log.info("training data with min nbor dist: %s", survey.min_distance)
-        log.info("training data with max nbor size: %s", survey.max_count.tolist())
+        log.info("training data with max nbor size: %s", survey.most.tolist())
     if job.weights:
         log.info("Initial weights are taken from %s", job.weights)
         found = load_potential(job.weights)
@@ -66,19 +68,21 @@ def _from_data(job: Job, config: Input, cache: PairCache) -> Start:
     if warn_about_sel(config.model, survey):
         # The pairs were found with a slot for everyone.
         cache.clear()
-    return Start(config, potential, _MARGIN * _largest_radial(config, survey))
+    return Start(config, potential, _largest_radials(potential, survey))
 
 
 def _adopted(config: Input, found: Potential) -> tuple[Input, Potential]:
     """A potential with the weights of `found`, trained as the input file says (seed, trainable)."""
-    descriptor = config.model.descriptor.model_copy(update={"sel": found.cutoff.sel})
+    descriptor = config.model.descriptor.with_sel([part.sel for part in found.config.descriptor.parts()])
     model = config.model.model_copy(update={"descriptor": descriptor})
     potential = Potential(model)
     load_weights(potential, found.state_dict(), "the initial model")
     return config.model_copy(update={"model": model}), potential
 
 
-def _largest_radial(config: Input, survey: Survey) -> float:
-    closest = min(survey.min_distance, config.model.descriptor.rcut / 2)
-    terms = radial_terms(torch.tensor(closest, dtype=torch.float64), unlimited_cutoff(config.model))
-    return float(terms.radial)
+def _largest_radials(potential: Potential, survey: Survey) -> tuple[float, ...]:
+    largest = []
+    for cutoff in potential.cutoffs:
+        closest = torch.tensor(min(survey.min_distance, cutoff.rcut / 2), dtype=torch.float64)
+        largest.append(_MARGIN * float(radial_terms(closest, cutoff).radial))
+    return tuple(largest)

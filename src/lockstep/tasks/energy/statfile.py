@@ -59,14 +59,14 @@ def stat_path(stat_file: str) -> Path:
 
 def fingerprint(config: Input, plan: Plan, all_frames: bool) -> str:
     """Equal for the same data, wherever they lie, and the same questions about them."""
-    descriptor, data = config.model.descriptor, plan.dataset
+    data, cutoffs = plan.dataset, config.model.descriptor.cutoffs(len(config.model.type_map))
     questions: dict[str, Any] = {
         "method": _METHOD,
         "type_map": config.model.type_map,
         "nbatch": config.model.data_stat_nbatch,
         "all_frames": all_frames,
         "parameters": (config.model.fitting_net.numb_fparam, config.model.fitting_net.numb_aparam),
-        **{name: getattr(descriptor, name) for name in ("rcut", "rcut_smth", "exclude_types", "env_protection")},
+        "cutoffs": [(c.rcut, c.rcut_smth, sorted(c.exclude), c.protection) for c in cutoffs],
         "shape": [data.n_frames.tolist(), data.natoms.tolist(), plan.batch_sizes.tolist()],
         "content": digest_frames(plan, config.model.data_stat_nbatch, all_frames=all_frames),
     }

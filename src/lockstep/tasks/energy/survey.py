@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from lockstep.config import ModelConfig
+from lockstep.config.descriptors import Sel
 from lockstep.data import MicroBatch, Plan, worker_count
 from lockstep.errors import InputError
 from lockstep.geometry import Cutoff, PairCache, Pairs, find_pairs
@@ -36,46 +37,55 @@ from lockstep.tasks.energy.sampling import (
 
 log = logging.getLogger(__name__)
 
-UNLIMITED = 1 << 30
-
 
 @dataclass
 class Survey:
     """What the pass has found; every part can be added up over ranks.
 
     Attributes:
-        max_count: [ntypes] the most neighbours of each type that any atom has; -1 before any atom was looked at.
+        max_count: [cutoffs, ntypes + 1] the most neighbours of each type, and of all types together, that any atom has
+            within a cutoff; -1 before any atom was looked at.
         min_distance: the shortest distance between two atoms in Angstrom.
-        rows, energy, parameters: sums over frames.
+        rows: for each cutoff, sums over frames.
+        energy, parameters: sums over frames.
     """
 
     max_count: NDArray[np.int64]
     min_distance: float
-    rows: RowSums
+    rows: list[RowSums]
     energy: EnergySums
     parameters: ParameterSums
 
     @classmethod
     def empty(cls, config: ModelConfig) -> Survey:
         ntypes, fitting = len(config.type_map), config.fitting_net
+        n_cutoffs = len(config.descriptor.parts())
         return cls(
-            np.full(ntypes, -1, dtype=np.int64),
+            np.full((n_cutoffs, ntypes + 1), -1, dtype=np.int64),
             np.inf,
-            RowSums.zero(ntypes),
+            [RowSums.zero(ntypes) for _ in range(n_cutoffs)],
             EnergySums.zero(ntypes),
             ParameterSums.zero(fitting.numb_fparam, fitting.numb_aparam),
         )
 
-    def look_at(self, pairs: Pairs) -> None:
-        """Take note of a frame's neighbours."""
-        if len(pairs.occupied):
-            self.max_count = np.maximum(self.max_count, pairs.occupied.max(axis=0))
-        if len(pairs.vector):
-            self.min_distance = min(self.min_distance, float(np.linalg.norm(pairs.vector, axis=1).min()))
+    @property
+    def most(self) -> NDArray[np.int64]:
+        """[ntypes] the most neighbours of each type within any cutoff."""
+        return np.asarray(self.max_count[:, :-1].max(axis=0))
 
-    def sample(self, batch: MicroBatch, frame: int, pairs: Pairs, cutoff: Cutoff) -> None:
+    def look_at(self, found: Sequence[Pairs]) -> None:
+        """Take note of a frame's neighbours, cutoff by cutoff."""
+        for number, pairs in enumerate(found):
+            if len(pairs.occupied):
+                most = [*pairs.occupied.max(axis=0), pairs.occupied.sum(axis=1).max()]
+                self.max_count[number] = np.maximum(self.max_count[number], most)
+            if len(pairs.vector):
+                self.min_distance = min(self.min_distance, float(np.linalg.norm(pairs.vector, axis=1).min()))
+
+    def sample(self, batch: MicroBatch, frame: int, found: Sequence[Pairs], cutoffs: Sequence[Cutoff]) -> None:
         """Let what needs the atoms of a frame take part in the statistics."""
-        self.rows.add(pairs, batch.types[frame], cutoff)
+        for rows, pairs, cutoff in zip(self.rows, found, cutoffs, strict=True):
+            rows.add(pairs, batch.types[frame], cutoff)
         aparam = batch.labels.get("aparam")
         self.parameters.add(None, None if aparam is None else aparam[frame][batch.types[frame] >= 0])
 
@@ -86,7 +96,7 @@ class Survey:
         self.parameters.sums += sums.parameters.sums
 
     def sums(self) -> list[NDArray[np.float64]]:
-        return [self.rows.sums, self.energy.gram, self.energy.moment, self.parameters.sums]
+        return [*(rows.sums for rows in self.rows), self.energy.gram, self.energy.moment, self.parameters.sums]
 
     def combine(self, group: Group) -> None:
         """Add up what all ranks have found."""
@@ -143,18 +153,19 @@ def _look_closely(
     workers: int | None,
 ) -> None:
     """Find the neighbours of frames, count them, and let those chosen take part in the statistics."""
-    cutoff = unlimited_cutoff(config)
+    cutoffs = [cutoff.unlimited() for cutoff in config.descriptor.cutoffs(len(config.type_map))]
 
-    def look(chunk: Chunk) -> tuple[MicroBatch, list[Pairs]]:
+    def look(chunk: Chunk) -> tuple[MicroBatch, list[list[Pairs]]]:
         batch = plan.dataset.read(chunk.system, chunk.frames)
-        return batch, [cached_pairs(cache, batch, frame, cutoff) for frame in range(len(chunk.frames))]
+        frames = range(len(chunk.frames))
+        return batch, [[cached_pairs(cache, batch, frame, cutoff) for cutoff in cutoffs] for frame in frames]
 
     with ThreadPoolExecutor(max(1, worker_count() if workers is None else workers)) as pool:
         for chunk, (batch, found) in zip(share, pool.map(look, share), strict=True):
             for frame, pairs in enumerate(found):
                 survey.look_at(pairs)
                 if chunk.sampled[frame]:
-                    survey.sample(batch, frame, pairs, cutoff)
+                    survey.sample(batch, frame, pairs, cutoffs)
 
 
 def _report(plan: Plan, nbatch: int, rows: NDArray, counted: NDArray, all_frames: bool) -> None:
@@ -176,63 +187,63 @@ def _of(count: int, total: int) -> str:
 
 
 def cached_pairs(cache: PairCache, batch: MicroBatch, frame: int, cutoff: Cutoff) -> Pairs:
-    """The pairs of one frame of a micro-batch, from the cache if it has them."""
+    """The pairs of one frame of a micro-batch, from the cache if it has them.
+
+    Pairs that were found with a slot for everyone will do as long as nobody has more neighbours than slots.
+    """
+    number = int(batch.frames[frame])
+    known = cache.known((number, cutoff.unlimited().key))
+    if known is not None and known.fit(cutoff):
+        return known
     cell = None if batch.cell is None else batch.cell[frame]
-    return cache.get(int(batch.frames[frame]), lambda: find_pairs(batch.coord[frame], cell, batch.types[frame], cutoff))
-
-
-def unlimited_cutoff(config: ModelConfig) -> Cutoff:
-    """The model's cutoff with a slot for every neighbour, for counting them."""
-    descriptor = config.descriptor
-    return Cutoff(
-        rcut=descriptor.rcut,
-        rcut_smth=descriptor.rcut_smth,
-        sel=(UNLIMITED,) * len(config.type_map),
-        exclude=frozenset((a, b) for a, b in descriptor.exclude_types),
-        protection=descriptor.env_protection,
-    )
+    return cache.get((number, cutoff.key), lambda: find_pairs(batch.coord[frame], cell, batch.types[frame], cutoff))
 
 
 def settle_sel(config: ModelConfig, max_count: NDArray, counted: bool) -> ModelConfig:
-    """Replace `sel: auto` by numbers: the most neighbours found times the factor, rounded up to a multiple of four."""
-    sel = config.descriptor.sel
-    if not isinstance(sel, str):
-        return config
-    if not counted:
-        raise InputError(
-            "counting neighbours was skipped, so there is nothing to take the numbers from",
-            where="model.descriptor.sel",
-            value=sel,
-            remedy="leave out --skip-neighbor-stat, or give one number per type",
-        )
-    factor = float(sel.partition(":")[2] or 1.1)
-    settled = tuple(max(4, -(-int(np.ceil(count * factor)) // 4) * 4) for count in max_count)
-    log.info("model.descriptor.sel = %s: %s", sel, list(settled))
-    return config.model_copy(update={"descriptor": config.descriptor.model_copy(update={"sel": settled})})
+    """Replace `sel: auto` by numbers, for each of the descriptor's cutoffs."""
+    parts, settled = config.descriptor.parts(), []
+    for part, most in zip(parts, max_count, strict=True):
+        settled.append(part.sel)
+        if not isinstance(part.sel, str):
+            continue
+        if not counted:
+            raise InputError(
+                "counting neighbours was skipped, so there is nothing to take the numbers from",
+                where="model.descriptor.sel",
+                value=part.sel,
+                remedy="leave out --skip-neighbor-stat, or give one number per type",
+            )
+        settled[-1] = part.settled(most.tolist())
+        log.info("model.descriptor.sel = %s: %s", part.sel, _in_words(settled[-1]))
+    return config.model_copy(update={"descriptor": config.descriptor.with_sel(settled)})
 
 
 def warn_about_sel(config: ModelConfig, survey: Survey) -> bool:
     """Tell the user where `sel` is too small; true when it is."""
-    sel = config.descriptor.sel
-    short = [
-        f"{name} ({have} slots, {need} neighbours)"
-        for name, have, need in zip(config.type_map, sel, survey.max_count, strict=True)
-        if isinstance(have, int) and need > have
-    ]
-    if short:
-        log.warning(
-            "model.descriptor.sel = %s is too small for %s: only the nearest neighbours are kept, and energies jump"
-            " when they change. Raise sel, or set it to 'auto'.",
-            list(sel),
-            ", ".join(short),
-        )
-    return bool(short)
+    too_small = False
+    for part, most in zip(config.descriptor.parts(), survey.max_count, strict=True):
+        short = part.shortages(config.type_map, most.tolist())
+        if short:
+            too_small = True
+            log.warning(
+                "model.descriptor.sel = %s is too small for %s: only the nearest neighbours are kept, and energies jump"
+                " when they change. Raise sel, or set it to 'auto'.",
+                _in_words(part.sel),
+                ", ".join(short),
+            )
+    return too_small
+
+
+def _in_words(sel: Sel) -> Sel | list[int]:
+    """As it is written in an input file."""
+    return list(sel) if isinstance(sel, tuple) else sel
 
 
 def apply_statistics(potential: Potential, survey: Survey) -> None:
     """Set a new potential's constants from the data."""
     config = potential.config
-    potential.scale = survey.rows.scale(sum(potential.cutoff.sel), config.descriptor.set_davg_zero)
+    parts = zip(survey.rows, potential.cutoffs, config.descriptor.parts(), strict=True)
+    potential.scales = [rows.scale(cutoff.n_slots, part.set_davg_zero) for rows, cutoff, part in parts]
     bias = survey.energy.bias(config.fitting_net.atom_ener, config.fitting_net.rcond)
     potential.network.bias.copy_(torch.from_numpy(bias))
     mean, scale = survey.parameters.scale(config.data_stat_protect)

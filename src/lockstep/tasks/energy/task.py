@@ -34,11 +34,10 @@ class EnergyTask(Task):
         self._job, self._potential = job, start.potential
         self._loss = EnergyLoss(start.config.loss, job.start_lr)
         self.columns = self._loss.columns
-        setting = start.config.model.descriptor.spectral
-        self._spectral = Spectral(start.potential, setting, start.s_max, job.position, job.saved("spectral"))
+        self._spectral = Spectral(start.potential, start.s_max, job.position, job.saved("spectral"))
         log.info("spectral embedding: %s", self._spectral.describe())
         self._cache, self._validation_cache = cache, PairCache(_cache_bytes(job) // 4)
-        self._prepare = Preparer(start.potential, cache, self._spectral.basis)
+        self._prepare = Preparer(start.potential, cache, self._spectral.bases)
         self._prepare_validation = Preparer(start.potential, self._validation_cache, lambda _: self._spectral.current)
         check_labels(job.training.dataset, self._loss)
 
@@ -60,15 +59,15 @@ class EnergyTask(Task):
 
     def finish(self) -> None:
         """Say how far the spline expansion is from the exact nets."""
-        basis = self._spectral.current
-        if basis is None or self._job.group.rank != 0:
+        bases = self._spectral.current
+        if not any(bases) or self._job.group.rank != 0:
             return
         plan, cache = self._job.training, self._cache
         if self._job.validation:
             plan, cache = self._job.validation, self._validation_cache
         stream = plan.stream(_SEED)
         batches = (plan.dataset.read(*stream.at(number)) for number in range(_COMPARED))
-        difference = measure_difference(self._potential, basis, batches, cache)
+        difference = measure_difference(self._potential, bases, batches, cache)
         log.info("spectral embedding: differs from the exact nets by at most %s", difference)
 
 
