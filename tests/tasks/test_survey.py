@@ -101,7 +101,7 @@ def test_a_type_in_few_frames_of_a_mixed_system_has_its_bias_and_its_rows(tmp_pa
 def test_rows_take_part_by_data_stat_nbatch_and_batch_size(tmp_path: Path) -> None:
     system(tmp_path / "a", 500, (0, 0, 1))
     system(tmp_path / "b", 3, (0, 1, 1))
-    assert survey_of(tmp_path, all_frames=False, model__data_stat_nbatch=7).rows.sums[:, 0].tolist() == [17, 13, 0]
+    assert survey_of(tmp_path, all_frames=False, model__data_stat_nbatch=7).rows[0].sums[:, 0].tolist() == [17, 13, 0]
 
 
 def test_rows_of_many_systems_come_from_many_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
