@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from lockstep.config.descriptors import settled_sel
 from lockstep.interop.deepmd import load_dp, save_dp
 from lockstep.model import Potential
 from potentials import ACTIVATIONS, CELLS, VARIANTS, close, evaluate, random_frame, random_potential, stack
@@ -121,3 +124,11 @@ def test_the_stored_case_of_small_sel_drops_neighbours() -> None:
 def test_float32_files_have_float32_weights() -> None:
     potential = load_dp(REFERENCE / "float32.dp")
     assert {weight.dtype for weight in potential.parameters()} == {torch.float32}
+
+
+@pytest.mark.interop
+def test_sel_by_counting_is_that_of_deepmd_kit(peer: Callable[..., str]) -> None:
+    settings = ("auto", "auto:1.2", "auto:1.05", "auto:1")
+    theirs = json.loads(peer("peer_sel.py", "600", *settings).splitlines()[-1])
+    ours = [[settled_sel(setting, count) for count in range(1, 601)] for setting in settings]
+    assert ours == theirs

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lockstep.config import parse_input
+from lockstep.config.descriptors import settled_sel
 from lockstep.data import DataSet, Plan, make_plan
 from lockstep.geometry import PairCache
 from lockstep.parallel.engines.solo import SoloGroup
@@ -156,3 +157,8 @@ def test_the_fingerprint_of_statistics_knows_every_energy(tmp_path: Path) -> Non
     energies[17] += 1e-9
     np.save(file, energies)
     assert fingerprint(config, plan_of(tmp_path), False) != before
+
+
+@pytest.mark.parametrize(("count", "slots"), [(44, 48), (45, 52), (40, 44), (1, 4), (0, 4), (-1, 4)])
+def test_sel_by_counting(count: int, slots: int) -> None:
+    assert settled_sel("auto", count) == slots

@@ -15,6 +15,7 @@ import torch
 
 from lockstep.checkpoint.find import load_checkpoint
 from lockstep.config import parse_input
+from lockstep.data import MicroBatch
 from lockstep.observe.lcurve import read_lcurve
 from lockstep.optim.schedule import make_schedule
 from runs import COPPER, dp, make_frames, tiny_input, tiny_system, write_frames, write_input
@@ -214,13 +215,13 @@ def test_no_neighbour_list_is_built_twice(folder: Path, monkeypatch: pytest.Monk
 
     tiny_system(folder / "valid", n_frames=3, seed=8)
     found: list[bytes] = []
-    original = survey.find_pairs
+    original = survey.batch_pairs
 
-    def counted(coord: np.ndarray, *arguments: Any) -> Any:
-        found.append(coord.tobytes())
-        return original(coord, *arguments)
+    def counted(batch: MicroBatch, frame: int, *arguments: Any) -> Any:
+        found.append(batch.coord[frame].tobytes())
+        return original(batch, frame, *arguments)
 
-    monkeypatch.setattr(survey, "find_pairs", counted)
+    monkeypatch.setattr(survey, "batch_pairs", counted)
     train(folder, training__numb_steps=30, training__validation_data={"systems": ["valid"], "numb_btch": 3})
     assert len(found) == len(set(found)) == 9
 

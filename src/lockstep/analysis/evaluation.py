@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lockstep.data import DataSet, MicroBatch, requiring
 from lockstep.errors import UserError
-from lockstep.geometry import Cutoff, Environment, Pairs, find_pairs
+from lockstep.geometry import Cutoff, Environment, Pairs, batch_pairs
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
 from lockstep.tasks.energy.arrays import energy_arrays
@@ -104,10 +104,7 @@ class Evaluator:
 
 def all_pairs(batch: MicroBatch, cutoff: Cutoff) -> list[Pairs]:
     """The neighbour pairs of every frame of a batch."""
-    return [
-        find_pairs(coord, None if batch.cell is None else batch.cell[frame], batch.types[frame], cutoff)
-        for frame, coord in enumerate(batch.coord)
-    ]
+    return [batch_pairs(batch, frame, cutoff) for frame in range(len(batch.frames))]
 
 
 def ahead(function: Callable[[Item], Result], items: Iterable[Item], workers: int = 1) -> Iterator[Result]:

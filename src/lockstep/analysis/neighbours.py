@@ -13,13 +13,12 @@ from lockstep.data import DataSet, worker_count
 from lockstep.data.hdf5 import Hdf5Files, Hdf5Folder
 from lockstep.data.npy import NpyFolder
 from lockstep.data.search import find_systems, is_hdf5
-from lockstep.errors import DataError, UserError
+from lockstep.errors import UserError
 from lockstep.geometry import Cutoff
 from lockstep.observe.progress import progress
 
 _UNLIMITED = 1 << 30
 _CHUNK_ATOMS = 4096
-_SAME_PLACE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,6 @@ def count_neighbours(dataset: DataSet, rcut: float, one_type: bool = False) -> N
 
     with progress("counting neighbours", dataset.total_frames, "frames") as bar:
         for name, frames, most, shortest in ahead(look, _chunks(dataset), max(1, worker_count())):
-            if shortest < _SAME_PLACE:
-                raise DataError(
-                    f"two atoms are {shortest:.2g} Angstrom apart", where=name, remedy="remove doubled atoms"
-                )
             counts, distance = np.maximum(counts, most), min(distance, shortest)
             if not np.isfinite(shortest):
                 lonely[name] = None

@@ -6,7 +6,6 @@ without building it is here: its cutoffs, and how `sel` is settled.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -58,9 +57,11 @@ def _spectral(value: Any) -> Any:
     return float(value)
 
 
-def _settled(sel: str, count: int) -> int:
+def settled_sel(sel: str, count: int) -> int:
+    """Slots for `count` neighbours as DeePMD-kit reserves them: `auto`'s factor times as many without the fraction,
+    then up to a multiple of four. At least four: who is nobody's neighbour in the data may become one elsewhere."""
     factor = float(sel.partition(":")[2] or 1.1)
-    return max(4, -(-math.ceil(count * factor) // 4) * 4)
+    return max(4, (int(count * factor) + 3) // 4 * 4)
 
 
 class DescriptorConfig(Section):
@@ -137,10 +138,10 @@ class OneCutoff(DescriptorConfig):
 
     def settled(self, most: Sequence[int]) -> Sel:
         """`sel` in numbers: where it is `auto`, the most neighbours of each type (the last entry is for all types
-        together) times the factor, rounded up to a multiple of four."""
+        together) with some room above."""
         if not isinstance(self.sel, str):
             return self.sel
-        return tuple(_settled(self.sel, count) for count in most[:-1])
+        return tuple(settled_sel(self.sel, count) for count in most[:-1])
 
     def shortages(self, type_map: Sequence[str], most: Sequence[int]) -> list[str]:
         """In words, where neighbours outnumber slots; `most` has the most of each type, and of all together."""

@@ -15,6 +15,7 @@ from lockstep.data.frames import FrameFiles
 from lockstep.data.hdf5 import Hdf5Files, Hdf5Folder
 from lockstep.data.index import Index, IndexBuilder
 from lockstep.data.npy import NpyFolder, NpyReader
+from lockstep.data.physical import bad_cell, far_atom
 from lockstep.data.search import find_systems, is_hdf5
 from lockstep.data.system import NOT_IN_MODEL, SystemDescription, Types, TypeTable, describe, unknown_element
 from lockstep.errors import DataError
@@ -22,7 +23,23 @@ from lockstep.errors import DataError
 log = logging.getLogger(__name__)
 
 _CHUNK, _OPENERS = 256, 8
-_FLAT = 1e-6  # volume over the product of the edge lengths below which a cell cannot be a crystal's
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where frames lie: numbers within a system, and the files behind it."""
+
+    files: FrameFiles
+    system: int
+    frames: np.ndarray
+
+    def refusal(self, frame: int, reason: str, remedy: str) -> DataError:
+        number = int(self.frames[frame])
+        return DataError(
+            f"{reason} in {self.files.name(self.system, number)}",
+            where=self.files.where(self.system, number, COORD),
+            remedy=remedy,
+        )
 
 
 @dataclass(frozen=True)
@@ -38,6 +55,7 @@ class MicroBatch:
         types: [B, n] in the model's type_map, -1 for padding atoms.
         labels: what there is of the arrays asked for; see `DataSet`.
         filled: names of the labels that the system does not have: defaults stand in for them.
+        origin: where the frames lie on disk.
     """
 
     number: int
@@ -48,6 +66,13 @@ class MicroBatch:
     types: np.ndarray
     labels: dict[str, np.ndarray]
     filled: frozenset[str] = frozenset()
+    origin: Origin | None = None
+
+    def refusal(self, frame: int, reason: str, remedy: str) -> DataError:
+        """The error of one of the frames, named as the user finds it on disk."""
+        if self.origin is None:
+            return DataError(f"{reason} in frame {frame} (counted from 0)", remedy=remedy)
+        return self.origin.refusal(frame, reason, remedy)
 
 
 class DataSet:
@@ -164,7 +189,7 @@ class DataSet:
             number,
             system,
             self.first_frame[system] + frames,
-            coord=self._floats(system, frames, COORD),
+            coord=self._coordinates(system, frames),
             cell=self._cells(system, frames) if self.periodic[system] else None,
             types=self.frame_types(system, frames),
             labels={
@@ -173,6 +198,7 @@ class DataSet:
                 if array.name in present or array.default is not None
             },
             filled=frozenset(array.name for array in self.arrays if array.default is not None) - present,
+            origin=Origin(self._files, system, frames),
         )
 
     def values(self, system: int, frames: Sequence[int] | np.ndarray, name: str) -> np.ndarray:
@@ -231,14 +257,22 @@ class DataSet:
             )
         return values
 
+    def _coordinates(self, system: int, frames: np.ndarray) -> np.ndarray:
+        coord = self._floats(system, frames, COORD)
+        found = far_atom(coord)
+        if found:
+            frame, atom = found
+            reason = f"atom {atom} is at {coord[frame, atom].tolist()} Angstrom"
+            raise Origin(self._files, system, frames).refusal(frame, reason, "check the unit, or remove the frame")
+        return coord
+
     def _cells(self, system: int, frames: np.ndarray) -> np.ndarray:
         cells = self._floats(system, frames, BOX)
-        edges = np.sqrt((cells * cells).sum(axis=2)).prod(axis=1)
-        flat = np.abs(np.linalg.det(cells)) <= _FLAT * edges
-        if flat.any():
-            bad = int(np.flatnonzero(flat)[0])
+        found = bad_cell(cells)
+        if found:
+            bad, what = found
             raise DataError(
-                f"the cell of {self._files.name(system, frames[bad])} is flat: {cells[bad].round(4).tolist()}",
+                f"the cell of {self._files.name(system, frames[bad])} {what}",
                 where=self._files.where(system, frames[bad], BOX),
                 remedy="correct the lattice vectors; for a molecule without a cell add an empty file "
                 "named nopbc to the system",

@@ -8,6 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.config.cutoff import Cutoff
+from lockstep.data import MicroBatch
+from lockstep.errors import UserError
+
+SAME_PLACE = 1e-3
+"""Angstrom: no two atoms come as close, however hot."""
+
+
+class SamePlaceError(UserError):
+    """Two atoms of a frame are at one place, where neither an energy nor a direction is defined."""
+
+    def __init__(self, first: int, second: int, distance: float, **where: str) -> None:
+        what = f"atoms {first} and {second} are" if first != second else f"atom {first} and its own image are"
+        super().__init__(
+            f"{what} {distance:.2g} Angstrom apart", remedy="remove the doubled atom, or the frame", **where
+        )
 
 
 @dataclass(frozen=True)
@@ -43,11 +58,12 @@ class Pairs:
 def find_pairs(coord: NDArray, cell: NDArray | None, types: NDArray, cutoff: Cutoff) -> Pairs:
     """Find all pairs within the cutoff, for a cell of any shape or for none.
 
-    Atoms of type -1 (padding of mixed-type systems) are nobody's neighbours.
+    Atoms of type -1 (padding of mixed-type systems) are nobody's neighbours. Two atoms at one place are refused.
     """
     real = np.flatnonzero(types >= 0)
     centre, neighbour, vector = _all_pairs(coord[real], cell, cutoff.rcut)
     centre, neighbour = real[centre], real[neighbour]
+    _refuse_same_place(centre, neighbour, vector)
     everyone = len(centre)
     if cutoff.shared is not None:
         kept = _nearest(centre, vector, cutoff.shared)
@@ -68,6 +84,24 @@ def find_pairs(coord: NDArray, cell: NDArray | None, types: NDArray, cutoff: Cut
         vector[order],
         dropped=everyone - int(occupied.sum()),
     )
+
+
+def batch_pairs(batch: MicroBatch, frame: int, cutoff: Cutoff) -> Pairs:
+    """The pairs of a frame of a micro-batch; atoms at one place are refused with its name on disk."""
+    cell = None if batch.cell is None else batch.cell[frame]
+    try:
+        return find_pairs(batch.coord[frame], cell, batch.types[frame], cutoff)
+    except SamePlaceError as error:
+        raise batch.refusal(frame, error.reason, error.remedy) from error
+
+
+def _refuse_same_place(centre: NDArray, neighbour: NDArray, vector: NDArray) -> None:
+    # One component first: that leaves few pairs to look at closely.
+    near = np.flatnonzero(np.abs(vector[:, 0]) < SAME_PLACE)
+    distance = np.linalg.norm(vector[near], axis=1)
+    if len(near) and distance.min() < SAME_PLACE:
+        pair = near[distance.argmin()]
+        raise SamePlaceError(int(centre[pair]), int(neighbour[pair]), float(distance.min()))
 
 
 def _all_pairs(coord: NDArray, cell: NDArray | None, rcut: float) -> tuple[NDArray, NDArray, NDArray]:

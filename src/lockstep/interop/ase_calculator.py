@@ -13,6 +13,7 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes
 from numpy.typing import NDArray
 
+from lockstep.data.physical import bad_cell, far_atom
 from lockstep.errors import UserError
 from lockstep.interop.loading import load_potential
 from lockstep.model import Potential, Prediction
@@ -85,6 +86,7 @@ class DP(Calculator):
     def _predict(self, atoms: Atoms) -> Prediction:
         potential, types = self.potential, self._types(atoms)
         cell = periodic_cell(atoms, potential.rcut)
+        _refuse_unphysical(atoms.get_positions(), cell)
         cells = None if cell is None else cell[None]
         pairs = potential.find_pairs(atoms.get_positions()[None], cells, types[None])
         environment = potential.environment_builder().build(pairs, types[None])
@@ -127,6 +129,19 @@ class DP(Calculator):
         if dropped and not self._warned:
             self._warned = True
             log.warning("sel of the model is too small for these atoms: %d neighbours are left out", dropped)
+
+
+def _refuse_unphysical(positions: NDArray, cell: NDArray | None) -> None:
+    far = far_atom(positions[None]) if len(positions) else None
+    if far:
+        raise UserError(
+            f"atom {far[1]} is at {positions[far[1]].tolist()} Angstrom",
+            where="atoms.positions",
+            remedy="check the unit",
+        )
+    bad = None if cell is None else bad_cell(cell[None])
+    if bad:
+        raise UserError(f"the cell {bad[1]}", where="atoms.cell", remedy="correct the lattice vectors")
 
 
 def periodic_cell(atoms: Atoms, rcut: float) -> NDArray | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import numpy as np
 
 from lockstep.data import DataSet, MicroBatch, Plan, worker_count
 from lockstep.errors import DataError, InputError
+from lockstep.geometry import Cutoff, PairCache
 from lockstep.parallel.group import Group
 from lockstep.tasks.energy.light import light_digest, look_lightly
 from lockstep.tasks.energy.loss import EnergyLoss
@@ -21,6 +24,7 @@ from lockstep.tasks.energy.sampling import (
     row_frames,
     uniform_holders,
 )
+from lockstep.tasks.energy.survey import cached_pairs
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +53,18 @@ def check_labels(data: DataSet, loss: EnergyLoss) -> None:
         )
 
 
-def check_frames(plan: Plan, group: Group) -> None:
-    """Read the frames once, this rank its share: a broken one is refused now, not when it is drawn."""
+def check_frames(plan: Plan, group: Group, cutoffs: Sequence[Cutoff], cache: PairCache) -> None:
+    """Read frames and find their neighbours, this rank its share: a broken one is refused now, not when it is drawn."""
     frames = checked_frames(plan)
-    _digests(plan, chunks(plan.dataset, frames, frames)[group.rank :: group.size])
+
+    def check(chunk: Chunk) -> None:
+        batch = plan.dataset.read(chunk.system, chunk.frames)
+        for frame, cutoff in product(range(len(chunk.frames)), cutoffs):
+            cached_pairs(cache, batch, frame, cutoff)
+
+    with ThreadPoolExecutor(max(1, worker_count())) as pool:
+        for _ in pool.map(check, chunks(plan.dataset, frames, frames)[group.rank :: group.size]):
+            pass
 
 
 def digest_frames(plan: Plan, nbatch: int, *, all_frames: bool) -> str:

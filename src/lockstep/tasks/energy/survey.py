@@ -21,7 +21,7 @@ from lockstep.config import ModelConfig
 from lockstep.config.descriptors import Sel
 from lockstep.data import MicroBatch, Plan, worker_count
 from lockstep.errors import InputError
-from lockstep.geometry import Cutoff, PairCache, Pairs, find_pairs
+from lockstep.geometry import Cutoff, PairCache, Pairs, batch_pairs
 from lockstep.model import Potential
 from lockstep.model.statistics import EnergySums, ParameterSums, RowSums
 from lockstep.parallel.group import Group
@@ -195,8 +195,7 @@ def cached_pairs(cache: PairCache, batch: MicroBatch, frame: int, cutoff: Cutoff
     known = cache.known((number, cutoff.unlimited().key))
     if known is not None and known.fit(cutoff):
         return known
-    cell = None if batch.cell is None else batch.cell[frame]
-    return cache.get((number, cutoff.key), lambda: find_pairs(batch.coord[frame], cell, batch.types[frame], cutoff))
+    return cache.get((number, cutoff.key), lambda: batch_pairs(batch, frame, cutoff))
 
 
 def settle_sel(config: ModelConfig, max_count: NDArray, counted: bool) -> ModelConfig:

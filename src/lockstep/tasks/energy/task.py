@@ -28,7 +28,7 @@ _COMPARED, _SEED = 4, 1
 class EnergyTask(Task):
     """Geometry prepared ahead, networks, the energy loss, and a spline basis as fine as the nets need it."""
 
-    def __init__(self, job: Job, start: Start, cache: PairCache) -> None:
+    def __init__(self, job: Job, start: Start, cache: PairCache, validation_cache: PairCache) -> None:
         self.config, self.module = start.config, start.potential
         self.title = f"native {start.config.model.descriptor.type}"
         self._job, self._potential = job, start.potential
@@ -36,7 +36,7 @@ class EnergyTask(Task):
         self.columns = self._loss.columns
         self._spectral = Spectral(start.potential, start.s_max, job.position, job.saved("spectral"))
         log.info("spectral embedding: %s", self._spectral.describe())
-        self._cache, self._validation_cache = cache, PairCache(_cache_bytes(job) // 4)
+        self._cache, self._validation_cache = cache, validation_cache
         self._prepare = Preparer(start.potential, cache, self._spectral.bases)
         self._prepare_validation = Preparer(start.potential, self._validation_cache, lambda _: self._spectral.current)
         check_labels(job.training.dataset, self._loss)
@@ -84,14 +84,14 @@ class EnergyKind:
         return energy_arrays(config.model.fitting_net)
 
     def build(self, job: Job) -> EnergyTask:
-        if job.validation and job.survey_all:
-            check_frames(job.validation, job.group)
-        cache = PairCache(_cache_bytes(job))
+        cache, validation_cache = PairCache(_cache_bytes(job)), PairCache(_cache_bytes(job) // 4)
         start = make_start(job, cache)
+        if job.validation and job.survey_all:
+            check_frames(job.validation, job.group, start.potential.cutoffs, validation_cache)
         start.potential.to(job.device)
         # Shared before the splines are chosen: that depends on the weights, and must come out alike everywhere.
         share_weights(start.potential.state_dict().values(), job.group)
-        return EnergyTask(job, start, cache)
+        return EnergyTask(job, start, cache, validation_cache)
 
 
 def _cache_bytes(job: Job) -> int:
