@@ -15,7 +15,10 @@ class UserError(ValueError):
         value: the value found there, when there is one worth showing.
         reason: why it cannot be used.
         remedy: what the user can do.
+        told: whether the user has been told already, by this worker or by another one.
     """
+
+    told = False
 
     def __init__(self, reason: str, *, where: str = "", value: object = _UNSET, remedy: str = "") -> None:
         self.where, self.value, self.reason, self.remedy = where, value, reason, remedy

@@ -16,7 +16,8 @@ log named the worker and the step, no process was left, and the last checkpoint 
 "finished", the run went on by itself to its end.
 
 `kill`, `term` and `stop` are the signals SIGKILL, SIGTERM and SIGSTOP; `raise` is an error in Python; `loss` is a loss
-that is not a finite number; `read` is a frame that cannot be read. Seconds are from the fault to the end of the job.
+that is not a finite number; `read` is a frame that cannot be read; `slow` is a worker that does nothing for twelve
+seconds where it may wait for a disk. Seconds are from the fault to the end of the job.
 
 """
 

@@ -1,8 +1,8 @@
 """`dp`, with a fault on one rank: FAULT="KIND PLACE RANK [ATTEMPTS]" in the environment says which, where and on whom.
 
 Kinds: kill, term, stop (the signals), raise (an error in Python), loss (a loss that is not finite), read (a frame that
-cannot be read). Places: start (while the data are surveyed), step (the eighth), saving (the second checkpoint),
-validating (the third time). FAULT_FILE gets the time of the fault.
+cannot be read), slow (twelve seconds in which nothing happens). Places: start (while the data are surveyed), step (the
+eighth), saving (the second checkpoint), validating (the third time). FAULT_FILE gets the time of the fault.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ def break_down(kind: str) -> None:
     Path(os.environ["FAULT_FILE"]).write_text(repr(time.time()))
     if kind == "raise":
         raise RuntimeError("a fault on purpose")
+    if kind == "slow":
+        time.sleep(12)
+        return
     if kind == "read":
         raise OSError(5, "Input/output error")
     os.kill(os.getpid(), SIGNALS[kind])

@@ -76,7 +76,7 @@ def test_rendezvous_of_horovodrun(tmp_path: Path) -> None:
 @done_by_the_trainer
 def test_real_horovodrun(tmp_path: Path) -> None:
     folder = SIDE / ".venv-horovod" / "bin"
-    launcher = [find(folder / "horovodrun"), "-np", "2"]
+    launcher = [find(folder / "horovodrun"), "--gloo", "-np", "2"]
     path = f"{folder}:{environment()['PATH']}"
     outcome = run(launcher, tmp_path, "--mpi-log=workers", python=str(folder / "python"), PATH=path)
     assert_trained_together(outcome, "horovodrun", "gloo")

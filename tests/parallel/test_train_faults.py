@@ -6,7 +6,6 @@ second and the last of three ranks; `make faults` does so and writes docs/faults
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from copper import train_on_threads, write_copper
+from fault_rows import keep_row
 from jobs import ALL, ROOT, Outcome, dp, finish, mpirun, run_in, start, torchrun
 
 from lockstep.checkpoint.find import load_checkpoint
@@ -99,15 +99,6 @@ def told(outcome: Outcome, case: Case) -> str:
     pytest.fail(f"no line names rank {case.rank} and step {step}:\n{outcome.text}")
 
 
-def keep_row(case: Case | str, seconds: float, code: int, words: str, checkpoint: str) -> None:
-    """A row for docs/faults.md."""
-    path = os.environ.get("LOCKSTEP_FAULT_ROWS")
-    if path:
-        row = {"case": str(case), "seconds": round(seconds, 1), "code": code, "words": words, "checkpoint": checkpoint}
-        with Path(path).open("a") as file:
-            file.write(json.dumps(row) + "\n")
-
-
 @pytest.mark.parametrize("case", everything() if ALL else SELECTION, ids=str)
 def test_a_fault_ends_the_job(case: Case, tmp_path: Path) -> None:
     here = write_copper(tmp_path / "run", **SETTINGS).parent
@@ -160,6 +151,27 @@ def test_torchrun_goes_on_from_the_last_checkpoint_by_itself(tmp_path: Path, mon
     train_on_threads(whole / "input.json", 2)
     assert (here / "lcurve.out").read_text() == (whole / "lcurve.out").read_text()
     keep_row("torchrun --max-restarts=2-kill-step-rank1", 0.0, outcome.code, "goes on from the checkpoint", "finished")
+
+
+SLOW = [
+    Case("mpirun", "slow", "saving", 0),
+    Case("torchrun", "slow", "validating", 1),
+    Case("mpirun", "slow", "start", 1),
+]
+
+
+@pytest.mark.parametrize("case", SLOW if ALL else SLOW[:1], ids=str)
+def test_a_slow_rank_is_waited_for(case: Case, tmp_path: Path) -> None:
+    """More than twice the timeout: the limit is for ranks that give no sign of life."""
+    here = write_copper(tmp_path / "run", **SETTINGS).parent
+    worker = [sys.executable, str(FAULTY), "train", "input.json"]
+    fault = {"FAULT": f"{case.kind} {case.place} {case.rank}", "FAULT_FILE": str(tmp_path / "fault")}
+    outcome = run_in(here, [*start_ranks(case.launcher, 2), *worker], LOCKSTEP_TIMEOUT="", **fault)
+    assert outcome.code == 0, outcome.text
+    assert load_checkpoint(here / "model.ckpt").step == 14
+    lines = [line for line in outcome.text.splitlines() if "is at work in" in line]
+    words = lines[0].partition("WARNING")[2] if lines else "nothing: no rank had to wait"
+    keep_row(case, 12.0, outcome.code, words, "finished")
 
 
 def test_a_data_folder_that_only_one_rank_has_not(tmp_path: Path) -> None:

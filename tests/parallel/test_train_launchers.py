@@ -183,7 +183,9 @@ def test_horovodrun(tmp_path: Path, by_workers: Outcome) -> None:
     """From a venv of its own; the workers are those of this one, which has no Horovod."""
     launcher = find(SIDE / ".venv-horovod" / "bin" / "horovodrun")
     write_copper(tmp_path)
-    outcome = succeeded(run_in(tmp_path, [launcher, "-np", "2", *dp("train", "--mpi-log=workers", "input.json")]))
+    outcome = succeeded(
+        run_in(tmp_path, [launcher, "--gloo", "-np", "2", *dp("train", "--mpi-log=workers", "input.json")])
+    )
     lines = [line for line in outcome.text.splitlines() if "DEEPMD" in line]
     assert all(re.match(r"\[([01])\]<stderr>:DEEPMD rank:\1  ", line) for line in lines)
     assert largest_difference(weights(tmp_path), weights(by_workers.folder)) < 1e-12

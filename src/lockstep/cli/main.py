@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from lockstep import __version__
 from lockstep.cli import VERBS
+from lockstep.cli.options import tell
 from lockstep.errors import UserError
 
 EXIT_USER = 2
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         if logging.getLogger("lockstep").isEnabledFor(logging.DEBUG):
             logging.getLogger("lockstep").debug("where the error came from:", exc_info=error)
-        print(f"dp {args.verb}: error: {error}", file=sys.stderr)
+        tell(args.verb, error)
         return EXIT_USER
     except BrokenPipeError:
         return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,13 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str | None:
         silent = action.default is None or action.default is False
         return action.help if silent else super()._get_help_string(action)
+
+
+def tell(verb: str, error: UserError) -> None:
+    """Show a mistake to the user, in one place and once."""
+    if not error.told:
+        print(f"dp {verb}: error: {error}", file=sys.stderr)
+        error.told = True
 
 
 def add_log_options(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from lockstep.files import describe_failure
 from lockstep.observe.profile_text import profile_text
 from lockstep.parallel.group import Group
-from lockstep.parallel.watch.watch import before_exit
+from lockstep.parallel.watch.ending import before_exit
 
 log = logging.getLogger(__name__)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from lockstep.parallel.context import WorkerContext
 from lockstep.parallel.watch.channel import Channel, NoChannel
-from lockstep.parallel.watch.progress import Progress
-from lockstep.parallel.watch.watch import Watch, exit_now
+from lockstep.parallel.watch.ending import exit_now
+from lockstep.parallel.watch.progress import WORLD, Progress
+from lockstep.parallel.watch.watch import Watch
 from lockstep.phases import WAIT, Phases
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Group(ABC):
     Attributes:
         name: what carries the messages, for the log.
         context: the completed context of this rank.
+        world: the group of all ranks, of which this one is a part; itself, where this is all.
         progress: tell it the step and the phase; messages about a lost rank repeat them.
         channel: the side channel, also used by the log.
         meters: who takes note of the exchanges. Where there are any, a barrier before each exchange that carries no
@@ -52,8 +55,11 @@ class Group(ABC):
         self.context = context
         self.progress = Progress(timeout)
         self.channel: Channel = NoChannel()
-        self._watch: Watch | None = None
+        self.world: Group = self
         self.meters: tuple[Meter, ...] = ()
+        self._watch: Watch | None = None
+        self._exchanges = self.progress.sequence(WORLD)
+        self._splits = 0
         self._left = time.perf_counter()
         self._wait = 0.0
 
@@ -73,6 +79,24 @@ class Group(ABC):
     def be_watched(self, context: WorkerContext, watch: Watch) -> None:
         """Completes the group once all ranks are known."""
         self.context, self.channel, self._watch = context, watch.channel, watch
+
+    def split(self, colour: int) -> Group:
+        """The ranks that gave the same colour as this one, as a group of their own, in the order that they have here.
+
+        All ranks must call it. The part shares progress, channel and watch with the whole.
+        """
+        colours = self.all_gather_object(colour)
+        members = [[rank for rank, other in enumerate(colours) if other == one] for one in sorted(set(colours))]
+        own = next(ranks for ranks in members if self.rank in ranks)
+        context = replace(self.context, rank=own.index(self.rank), size=len(own))
+        part: Group = self._run("MPI_Comm_split", None, self._split, context, members)
+        self._splits += 1
+        part._belong_to(self, f"{self._exchanges.name}.{self._splits}.{colour}")
+        return part
+
+    def _belong_to(self, whole: Group, name: str) -> None:
+        self.progress, self.channel, self._watch, self.world = whole.progress, whole.channel, whole._watch, whole.world
+        self._exchanges = self.progress.sequence(name)
 
     def all_reduce(self, tensor: torch.Tensor, arrivals: torch.Tensor | None = None) -> None:
         """Replaces `tensor` by its sum over the ranks.
@@ -109,6 +133,12 @@ class Group(ABC):
             self._watch.failed(reason)
         exit_now(code)
 
+    def give_up(self, reason: str, code: int) -> None:
+        """Has rank 0 say why this rank cannot go on, and end all. Returns only if rank 0 could not."""
+        if self._watch is not None:
+            self._watch.mistaken(reason, code)
+            time.sleep(_TIME_FOR_VERDICT)
+
     def close(self) -> None:
         """The orderly end: all ranks must call it."""
         self.barrier()
@@ -118,7 +148,7 @@ class Group(ABC):
     def _run(self, routine: str, payload: Any, exchange: Callable[..., Any], *arguments: Any) -> Any:
         self._wait = 0.0
         try:
-            with self.progress:
+            with self._exchanges:
                 began = self.phases.since
                 result = exchange(*arguments)
         except Exception as error:
@@ -127,7 +157,7 @@ class Group(ABC):
                 time.sleep(_TIME_FOR_VERDICT)
             raise CommunicationError(f"{self.name} exchange failed: {error}") from error
         self._left = self.phases.since
-        for meter in self.meters:
+        for meter in self.world.meters:
             meter.count(routine, payload, began, self._wait, self._left)
         return result
 
@@ -145,7 +175,7 @@ class Group(ABC):
         return [item for _, item in pairs]
 
     def _after_barrier(self, exchange: Callable[..., Any], *arguments: Any) -> Any:
-        if self.meters:
+        if self.world.meters:
             self._waiting_barrier()
         return exchange(*arguments)
 
@@ -170,3 +200,7 @@ class Group(ABC):
 
     @abstractmethod
     def _close(self) -> None: ...
+
+    def _split(self, context: WorkerContext, members: Sequence[Sequence[int]]) -> Group:
+        """This rank's part of a division into `members`, ranks of this group; `context` is this rank's there."""
+        raise NotImplementedError(f"{self.name} cannot be split")

@@ -98,7 +98,7 @@ def _open_early(context: WorkerContext, host: str, timeout: float) -> Meet:
 
 
 def _find_by_mpi(context: WorkerContext, timeout: float) -> Meet:
-    world = mpi_world.load(context).COMM_WORLD
+    world = mpi_world.load(context, "torch").COMM_WORLD
     meet = _open_early(context, own_addresses()[0], timeout) if context.rank == 0 else None
     found = world.bcast(meet, root=0)
     assert isinstance(found, Meet)

@@ -5,41 +5,55 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import signal
+import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from types import TracebackType
+from typing import Any, NoReturn
 
 from lockstep import __version__
 from lockstep.errors import UserError
+from lockstep.parallel import engines
+from lockstep.parallel.addresses import addresses_for, network, own_addresses
 from lockstep.parallel.context import UNKNOWN, WorkerContext
-from lockstep.parallel.engines import mpi_world
 from lockstep.parallel.engines.solo import SoloGroup
 from lockstep.parallel.group import Group
 from lockstep.parallel.watch import witness
-from lockstep.parallel.watch.channel import Hub, Invitation, Spoke
-from lockstep.parallel.watch.watch import EXIT_LOST, Identity, Watch, exit_now
+from lockstep.parallel.watch.hub import Hub
+from lockstep.parallel.watch.identity import Identity
+from lockstep.parallel.watch.spoke import Spoke
+from lockstep.parallel.watch.watch import Watch
 
-log = logging.getLogger("lockstep.parallel")
+log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 60.0
 # Ways to wait that have a limit of their own, and better words for it, should come first.
 _SLACK = 5.0
-_MPI_LAUNCHERS = ("hydra", "openmpi")
-_CHOICES = ("auto", "mpi", "torch")
+
+Tell = Callable[[UserError], None]
 
 
 @dataclass(frozen=True)
 class Card:
-    """How a rank introduces itself to the others."""
+    """How a rank introduces itself to the others.
+
+    Attributes:
+        network: what it shares with the ranks that it reaches by the loopback.
+        addresses: names and addresses at which other hosts might reach it.
+        mistake: what the user did wrong, if this rank cannot begin.
+    """
 
     identity: Identity
     size: int
     launcher: str
+    engine: str
     version: str
     device: str
-    invitation: Invitation | None
+    network: str
+    addresses: tuple[str, ...]
+    mistake: str
 
 
 def timeout_of(environ: Mapping[str, str], default: float = DEFAULT_TIMEOUT) -> float:
@@ -63,78 +77,122 @@ def open_group(
     device: str = "cpu",
     timeout: float = DEFAULT_TIMEOUT,
     environ: Mapping[str, str] = os.environ,
+    mistake: UserError | None = None,
+    tell: Tell = lambda error: log.error("%s", error),
 ) -> Group:
     """The group of all ranks of this job, met and verified. `device` is "cpu" or "cuda".
 
     Raises UserError on ranks that cannot form a group of `context.size`; nothing has been written by then.
+
+    Args:
+        mistake: why this rank cannot begin. It meets the others all the same, so that all end together and one of
+            them says why: every rank then raises a UserError that is `told`.
+        tell: says a mistake, on the one rank that has to, before the ranks end.
     """
+    try:
+        engine = engines.choose(context, device, environ)
+    except UserError as error:
+        mistake = mistake or error
+        engine = engines.choose(context, device, {})
     if context.size == 1:
+        if mistake is not None:
+            raise mistake
         return SoloGroup(_complete(context, [Identity.own(0)]), timeout)
+    if mistake is not None and context.rank == 0:
+        tell(mistake)
+        mistake.told = True
     # Before MPI and torch start their threads, which a fork does not carry over.
-    notes = witness.call(str(Identity.own(context.rank))) if context.launcher == "hydra" else None
+    notes = witness.call(str(Identity.own(context.rank)), timeout + _SLACK, _not_met(context, engine, timeout))
     atexit.register(witness.dismiss)
-    connect = _choose(context, device, timeout, environ)
-    with _Deadline(context, timeout):
-        group = connect()
-        group.progress.notes = notes
-        hub = Hub(context.size) if context.rank == 0 else None
-        invitation = hub.invitation() if hub else None
-        identity = Identity.own(context.rank)
-        card = Card(identity, context.size, context.launcher, __version__, device, invitation)
-        cards: list[Card] = group.all_gather_object(card)
-        _verify(context, cards)
-        ranks = [card.identity for card in cards]
-        channel = hub or _spoke(context, cards, timeout)
-        watch = Watch(group.progress, channel, ranks)
-        group.be_watched(_complete(context, ranks), watch)
-        watch.start()
-        if hub:
-            hub.wait_for_all(timeout)
+    connect = engines.load(engine).connect
+    with _looking_for_the_others():
+        group = connect(context, device, timeout)
+        own = _card(context, engine, device, mistake)
+        cards: list[Card] = group.all_gather_object(own)
+        _refuse_mistakes(group, cards, tell)
+        _verify(group, cards, tell)
+        _begin_to_watch(group, cards, timeout)
         group.barrier()
+    if context.launcher == "hydra":
+        group.progress.notes = notes
+    else:
+        witness.dismiss()
     return group
 
 
-def _choose(context: WorkerContext, device: str, timeout: float, environ: Mapping[str, str]) -> Callable[[], Group]:
-    """What will carry the messages. Loading it may take seconds, which is not time spent waiting for others."""
-    choice = environ.get("LOCKSTEP_GROUP", "auto")
-    if choice not in _CHOICES:
-        raise UserError(
-            f"expected one of {', '.join(_CHOICES)}", where="environment variable LOCKSTEP_GROUP", value=choice
-        )
-    by_mpi = context.launcher in _MPI_LAUNCHERS and device == "cpu" and mpi_world.is_installed()
-    if choice == "mpi" or (choice == "auto" and by_mpi):
-        from lockstep.parallel.engines.mpi import MpiGroup
-
-        return partial(MpiGroup, context, timeout)
-    from lockstep.parallel.engines.torch import TorchGroup
-
-    return partial(TorchGroup, context, device, timeout)
+def _card(context: WorkerContext, engine: str, device: str, mistake: UserError | None) -> Card:
+    return Card(
+        identity=Identity.own(context.rank),
+        size=context.size,
+        launcher=context.launcher,
+        engine=engine,
+        version=__version__,
+        device=device,
+        network=network(),
+        addresses=(socket.gethostname(), *own_addresses()),
+        mistake="" if mistake is None else str(mistake),
+    )
 
 
-def _spoke(context: WorkerContext, cards: Sequence[Card], timeout: float) -> Spoke:
-    hub = cards[0]
-    assert hub.invitation is not None
-    same_node = cards[context.rank].identity.namespace == hub.identity.namespace
-    return Spoke(context.rank, hub.invitation, same_node, timeout)
+def _begin_to_watch(group: Group, cards: Sequence[Card], timeout: float) -> None:
+    context, ranks = group.context, [card.identity for card in cards]
+    hub = Hub(context.size, _doors(context, cards)) if context.rank == 0 else None
+    invitation = group.all_gather_object(hub.invitation() if hub else None)[0]
+    watch = Watch(group.progress, hub or Spoke(context.rank, invitation, timeout), ranks)
+    group.be_watched(_complete(context, ranks), watch)
+    watch.start()
+    if hub:
+        hub.wait_for_all(timeout)
 
 
-def _verify(context: WorkerContext, cards: Sequence[Card]) -> None:
+def _doors(context: WorkerContext, cards: Sequence[Card]) -> list[str]:
+    """The addresses at which rank 0 listens: no more than the others need."""
+    others = {card.network: card.addresses for card in cards if card.network != cards[0].network}
+    return addresses_for(context.meet.host, others.values()) if others else ["127.0.0.1"]
+
+
+def _refuse_mistakes(group: Group, cards: Sequence[Card], tell: Tell) -> None:
+    """Where a rank cannot begin, all end; the first that cannot says why."""
+    first = next((rank for rank, card in enumerate(cards) if card.mistake), None)
+    if first is not None:
+        whose = f"rank {first} of {group.size}: " if first else ""
+        error = UserError(whose + cards[first].mistake)
+        # Rank 0 has not waited for the others to say it.
+        error.told = first == 0
+        _refuse(group, error, tell, first)
+
+
+def _refuse(group: Group, error: UserError, tell: Tell, teller: int = 0) -> NoReturn:
+    """Ends all ranks for a reason that all of them know; only one says it."""
+    if group.rank != teller:
+        error.told = True
+    elif not error.told:
+        tell(error)
+        error.told = True
+    # Some launchers end all ranks as soon as one of them leaves: that must not be before it has been said.
+    group.barrier()
+    raise error
+
+
+def _verify(group: Group, cards: Sequence[Card], tell: Tell) -> None:
     """All ranks see the same cards, so that all of them stop together."""
-    ranks = [card.identity.rank for card in cards]
+    ranks, context = [card.identity.rank for card in cards], group.context
     if ranks != list(range(context.size)):
-        raise UserError(
+        error = UserError(
             f"{context.launcher} promised {context.size} ranks, but those that met are {ranks}",
             where="group",
             remedy="check how the job was started: some processes carry the same rank",
         )
-    for name in ("size", "launcher", "version", "device"):
+        _refuse(group, error, tell)
+    for name in ("size", "launcher", "engine", "version", "device"):
         values = [getattr(card, name) for card in cards]
         if len(set(values)) > 1:
-            raise UserError(
+            error = UserError(
                 f"the ranks do not agree on it: {dict(enumerate(values))}",
                 where=name,
                 remedy="start all ranks by the same command, with the same installation and kind of device",
             )
+            _refuse(group, error, tell)
 
 
 def _complete(context: WorkerContext, ranks: Sequence[Identity]) -> WorkerContext:
@@ -147,29 +205,33 @@ def _complete(context: WorkerContext, ranks: Sequence[Identity]) -> WorkerContex
     return replace(context, local_rank=local_rank, local_size=local_size, nodes=tuple(dict.fromkeys(hosts)))
 
 
-class _Deadline:
-    """Ends a rank that is still looking for the others after the timeout: some ways to wait have no limit."""
+def _not_met(context: WorkerContext, engine: str, timeout: float) -> str:
+    return (
+        f"rank {context.rank} of {context.size} did not meet the others within {timeout:g} s ({context.launcher}, "
+        f"{engine}, {context.meet}). This rank ends. Check that all ranks were started, with the same command and "
+        f"environment, and how those that are missing have ended"
+    )
 
-    def __init__(self, context: WorkerContext, timeout: float) -> None:
-        self._context, self._timeout = context, timeout
-        self._timer = threading.Timer(timeout + _SLACK, self._expire)
-        self._timer.daemon = True
 
-    def __enter__(self) -> None:
-        self._timer.start()
+@contextmanager
+def _looking_for_the_others() -> Iterator[None]:
+    """A time limit that the witness keeps, and signals that end this process at once.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._timer.cancel()
+    While MPI starts, it holds the interpreter's lock: no thread of this process runs, nor does any handler of a signal.
+    """
+    handled = _signals() if threading.current_thread() is threading.main_thread() else {}
+    for number in handled:
+        signal.signal(number, signal.SIG_DFL)
+    witness.waits()
+    try:
+        yield
+    finally:
+        witness.has_met()
+        for number, handler in handled.items():
+            signal.signal(number, handler)
 
-    def _expire(self) -> None:
-        log.error(
-            "rank %d of %d did not meet the others within %g s at %s (%s). This rank ends.",
-            self._context.rank,
-            self._context.size,
-            self._timeout,
-            self._context.meet,
-            self._context.launcher,
-        )
-        exit_now(EXIT_LOST)
+
+def _signals() -> dict[signal.Signals, Any]:
+    """The handlers of the signals that ask to end; without those that are ignored, and have to stay so."""
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    return {number: handler for number, handler in found.items() if handler not in (signal.SIG_IGN, None)}

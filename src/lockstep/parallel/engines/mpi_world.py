@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import socket
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UserError
 from lockstep.parallel.context import WorkerContext
 
+LAUNCHERS = ("hydra", "openmpi")
 _INSTALL = "pip install 'lockstep-dp[mpi]'; or set MASTER_ADDR and MASTER_PORT to a host and free port of rank 0"
 
 
@@ -18,8 +22,11 @@ def is_installed() -> bool:
     return importlib.util.find_spec("mpi4py") is not None
 
 
-def load(context: WorkerContext) -> Any:
-    """The `mpi4py.MPI` module, initialised, with a world of exactly the size the launcher promised."""
+def load(context: WorkerContext, engine: str) -> Any:
+    """The `mpi4py.MPI` module, initialised, with a world of exactly the size the launcher promised.
+
+    All its ranks must have chosen the same `engine`.
+    """
     try:
         import mpi4py
 
@@ -37,11 +44,40 @@ def load(context: WorkerContext) -> Any:
     if context.launcher == "openmpi" and MPI.get_vendor()[0] != "Open MPI":
         raise UserError(_mismatch(context, MPI, "is another"), where="mpirun", remedy=_remedy())
     if not MPI.Is_initialized():
+        refuse_left_connection(os.environ)
         MPI.Init_thread()
     rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
     if (rank, size) != (context.rank, context.size):
         raise UserError(_mismatch(context, MPI, f"sees rank {rank} of {size}"), where="mpirun", remedy=_remedy())
+    refuse_other_engines(MPI.COMM_WORLD.allgather(engine))
     return MPI
+
+
+def refuse_other_engines(engines: Sequence[str]) -> None:
+    """Ranks that carry their messages by different means would wait for each other for ever."""
+    if len(set(engines)) > 1:
+        raise UserError(
+            f"the ranks do not agree on what carries their messages: {dict(enumerate(engines))}",
+            where="environment variable LOCKSTEP_GROUP",
+            remedy="set it to the same on all ranks, or on none, and give all of them the same installation",
+        )
+
+
+def refuse_left_connection(environ: Mapping[str, str]) -> None:
+    """PMI_FD names the connection to mpirun. Where it is not one, MPI would abort the process, or wait for ever."""
+    text = environ.get("PMI_FD")
+    if text is None:
+        return
+    try:
+        with socket.socket(fileno=os.dup(int(text))) as connection:
+            connection.getpeername()
+    except (OSError, ValueError, OverflowError) as problem:
+        raise UserError(
+            "it is not a connection to mpirun: variables of an earlier mpirun were left in the environment",
+            where="environment variable PMI_FD",
+            value=text,
+            remedy="start with mpirun, or unset PMI_FD, PMI_RANK and PMI_SIZE to train in one process",
+        ) from problem
 
 
 def finalize() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockstep.parallel.context import WorkerContext
@@ -9,6 +10,14 @@ from lockstep.parallel.group import Group
 
 if TYPE_CHECKING:
     import torch
+
+
+def usable(context: WorkerContext, device: str, environ: Mapping[str, str]) -> bool:
+    return context.size == 1
+
+
+def connect(context: WorkerContext, device: str, timeout: float) -> Group:
+    return SoloGroup(context, timeout)
 
 
 class SoloGroup(Group):
@@ -32,3 +41,6 @@ class SoloGroup(Group):
 
     def _close(self) -> None:
         pass
+
+    def _split(self, context: WorkerContext, members: Sequence[Sequence[int]]) -> Group:
+        return SoloGroup(context, self.progress.timeout)

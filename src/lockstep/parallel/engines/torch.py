@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from lockstep.parallel.addresses import interface_towards
 from lockstep.parallel.context import WorkerContext
 from lockstep.parallel.engines import mpi_world
 from lockstep.parallel.engines.shared_sum import SMALLEST, SharedSum, share_memory
+from lockstep.parallel.engines.solo import SoloGroup
 from lockstep.parallel.group import Group
 from lockstep.parallel.meeting import open_store
 
@@ -21,34 +23,45 @@ from lockstep.parallel.meeting import open_store
 _BACKSTOP = timedelta(hours=24)
 
 
+def usable(context: WorkerContext, device: str, environ: Mapping[str, str]) -> bool:
+    return True
+
+
+def connect(context: WorkerContext, device: str, timeout: float) -> Group:
+    name = "NCCL" if device == "cuda" else "gloo"
+    store, host = open_store(context, timeout)
+    _use_interface_towards(host)
+    try:
+        dist.init_process_group(
+            # With GPUs too, words and numbers on the CPU go by gloo: they then need no device to be chosen.
+            "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
+            store=store,
+            rank=context.rank,
+            world_size=context.size,
+            timeout=_BACKSTOP,
+        )
+    except (RuntimeError, ValueError) as problem:
+        raise UserError(
+            f"rank {context.rank} cannot form a group of {context.size}: {problem}",
+            where=name,
+            remedy="check that all ranks were started and that the nodes can reach each other; "
+            "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME chooses the network interface",
+        ) from problem
+    return TorchGroup(context, timeout, name, dist.group.WORLD)
+
+
 class TorchGroup(Group):
-    def __init__(self, context: WorkerContext, device: str, timeout: float) -> None:
+    """Exchanges through a process group of torch.distributed."""
+
+    def __init__(self, context: WorkerContext, timeout: float, name: str, processes: Any) -> None:
         super().__init__(context, timeout)
-        self.name = "NCCL" if device == "cuda" else "gloo"
+        self.name, self._processes = name, processes
         self._shared: dict[tuple[int, torch.dtype], SharedSum | None] = {}
-        store, host = open_store(context, timeout)
-        _use_interface_towards(host)
-        try:
-            dist.init_process_group(
-                # With GPUs too, words and numbers on the CPU go by gloo: they then need no device to be chosen.
-                "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
-                store=store,
-                rank=context.rank,
-                world_size=context.size,
-                timeout=_BACKSTOP,
-            )
-        except (RuntimeError, ValueError) as problem:
-            raise UserError(
-                f"rank {context.rank} cannot form a group of {context.size}: {problem}",
-                where=self.name,
-                remedy="check that all ranks were started and that the nodes can reach each other; "
-                "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME chooses the network interface",
-            ) from problem
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
         shared = self._shared_sum(tensor)
         if shared is None:
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=self._processes)
         else:
             shared.all_reduce(tensor, self._barrier)
 
@@ -62,15 +75,26 @@ class TorchGroup(Group):
         return self._shared[kind]
 
     def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        dist.broadcast(tensor, root)
+        dist.broadcast(tensor, group=self._processes, group_src=root)
 
     def _all_gather_object(self, item: Any) -> list[Any]:
         items: list[Any] = [None] * self.size
-        dist.all_gather_object(items, item)
+        dist.all_gather_object(items, item, group=self._processes)
         return items
 
     def _barrier(self) -> None:
-        dist.all_reduce(torch.zeros(1))
+        dist.all_reduce(torch.zeros(1), group=self._processes)
+
+    def _split(self, context: WorkerContext, members: Sequence[Sequence[int]]) -> Group:
+        everywhere = [dist.get_global_rank(self._processes, rank) for rank in range(self.size)]
+        own: Any = None
+        # Every rank takes part in making every part.
+        for ranks in members:
+            made = dist.new_group([everywhere[rank] for rank in ranks], timeout=_BACKSTOP)
+            own = made if self.rank in ranks else own
+        if context.size == 1:
+            return SoloGroup(context, self.progress.timeout)
+        return TorchGroup(context, self.progress.timeout, self.name, own)
 
     def _close(self) -> None:
         dist.destroy_process_group()

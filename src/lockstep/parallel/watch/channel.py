@@ -2,14 +2,13 @@
 
 It carries what must not wait for the training's own exchanges: signs of life, the news that a rank failed, and
 log records. Each rank serves it in one thread, which sleeps nearly all the time. A process that dies closes its
-connection, whatever kills it, so rank 0 knows of it at once, and every rank knows of the death of rank 0.
+connection, whatever kills it, so rank 0 (`Hub`) knows of it at once, and every rank (`Spoke`) knows of the death of
+rank 0.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import secrets
 import selectors
 import socket
 import threading
@@ -17,56 +16,13 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.errors import UserError
-from lockstep.parallel.addresses import own_addresses
+from lockstep.parallel.watch.line import NOBODY, ForeignError, Line, encode
 
 Receive = Callable[[int, dict[str, Any]], None]
+HELLO, WELCOME, BYE = "hello", "welcome", "bye"
 _TICK = 0.25
-_HELLO, _WELCOME, _BYE = "hello", "welcome", "bye"
-
-
-@dataclass(frozen=True)
-class Invitation:
-    """What rank 0 tells the others, so that they can call it; the secret keeps strangers out."""
-
-    addresses: tuple[str, ...]
-    port: int
-    secret: str
-
-
-@dataclass
-class _Line:
-    """One connection, with the bytes of a message that has not arrived, or not left, as a whole."""
-
-    connection: socket.socket
-    peer: int = -1
-    said_bye: bool = False
-    received: bytes = b""
-    to_send: bytearray = field(default_factory=bytearray)
-
-    def read(self) -> list[bytes]:
-        """Whole lines that have arrived. ConnectionError when the peer is gone."""
-        try:
-            data = self.connection.recv(1 << 16)
-        except BlockingIOError:
-            return []
-        if not data:
-            raise ConnectionResetError("closed by the peer")
-        *lines, self.received = (self.received + data).split(b"\n")
-        return lines
-
-    def write(self) -> None:
-        """Sends what the connection takes without waiting: a stopped peer must not stop us."""
-        with contextlib.suppress(BlockingIOError):
-            while self.to_send:
-                del self.to_send[: self.connection.send(self.to_send)]
-
-
-def _encode(topic: str, message: dict[str, Any]) -> bytes:
-    return json.dumps({"topic": topic, **message}, default=str).encode() + b"\n"
 
 
 class Channel(ABC):
@@ -108,7 +64,7 @@ class Channel(ABC):
 
     def send(self, topic: str, message: dict[str, Any], to: int | None = None) -> None:
         """Queues a message and returns at once: from rank 0 to one or to all, from elsewhere to rank 0."""
-        self._outbox.append((to, _encode(topic, message)))
+        self._outbox.append((to, encode(topic, message)))
         self._wake()
 
     def flush(self, seconds: float) -> None:
@@ -123,7 +79,7 @@ class Channel(ABC):
 
     def close(self) -> None:
         """Says goodbye, so that the end of the connection is not taken for a death."""
-        self.send(_BYE, {})
+        self.send(BYE, {})
         self.flush(1.0)
         self._closing.set()
         self._wake()
@@ -132,10 +88,10 @@ class Channel(ABC):
             line.connection.close()
 
     @abstractmethod
-    def _lines(self) -> list[_Line]: ...
+    def _lines(self) -> list[Line]: ...
 
     @abstractmethod
-    def _dispatch(self, line: _Line, topic: str, message: dict[str, Any]) -> None: ...
+    def _dispatch(self, line: Line, topic: str, message: dict[str, Any]) -> None: ...
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -154,29 +110,25 @@ class Channel(ABC):
                 self._signalled(number)
             return
         try:
-            for text in key.data.read():
-                message = json.loads(text)
-                self._dispatch(key.data, message.pop("topic"), message)
-        except (ConnectionError, TimeoutError):
-            self._drop(key.data)
-        except (ValueError, AttributeError, KeyError):
-            # Whoever does not speak our language is not one of our ranks.
+            for topic, message in key.data.read():
+                self._dispatch(key.data, topic, message)
+        except (OSError, ForeignError):
             self._drop(key.data)
 
-    def _drop(self, line: _Line) -> None:
+    def _drop(self, line: Line) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(line.connection)
         line.connection.close()
         line.to_send.clear()
-        peer, line.peer = line.peer, -1
-        if peer >= 0 and not line.said_bye and not self._closing.is_set():
+        peer, line.peer = line.peer, NOBODY
+        if peer != NOBODY and not line.said_bye and not self._closing.is_set():
             self._lost(peer)
 
     def _deliver(self) -> None:
         while self._outbox:
             to, text = self._outbox.popleft()
             for line in self._lines():
-                if line.peer >= 0 and to in (None, line.peer):
+                if line.peer != NOBODY and to in (None, line.peer):
                     line.to_send += text
         for line in self._lines():
             try:
@@ -185,113 +137,8 @@ class Channel(ABC):
                 self._drop(line)
 
 
-class Hub(Channel):
-    """Rank 0's end: listens, and keeps one line for every other rank."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(0)
-        self._size = size
-        self._secret = secrets.token_hex(16)
-        self._connected: list[_Line] = []
-        self._all_here = threading.Event()
-        self._listener = socket.create_server(("", 0), backlog=max(size, 16))
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self)
-
-    def invitation(self) -> Invitation:
-        return Invitation(tuple(own_addresses()), self._listener.getsockname()[1], self._secret)
-
-    def wait_for_all(self, seconds: float) -> None:
-        if self._size > 1 and not self._all_here.wait(seconds):
-            here = {line.peer for line in self._lines()}
-            missing = [rank for rank in range(1, self._size) if rank not in here]
-            raise UserError(
-                f"ranks {missing} did not call rank 0 within {seconds:g} s",
-                where="side channel",
-                remedy="check that the nodes can open TCP connections to each other",
-            )
-
-    def close(self) -> None:
-        # A line's goodbye is its last message: once all have said it, no log record is still on its way.
-        deadline = time.monotonic() + 2.0
-        while time.monotonic() < deadline and any(x.peer >= 0 and not x.said_bye for x in self._lines()):
-            time.sleep(0.002)
-        super().close()
-        self._listener.close()
-
-    def _lines(self) -> list[_Line]:
-        return list(self._connected)
-
-    def _handle(self, key: selectors.SelectorKey) -> None:
-        if key.data is not self:
-            super()._handle(key)
-            return
-        with contextlib.suppress(BlockingIOError):
-            connection, _ = self._listener.accept()
-            connection.setblocking(False)
-            self._selector.register(connection, selectors.EVENT_READ, _Line(connection))
-
-    def _dispatch(self, line: _Line, topic: str, message: dict[str, Any]) -> None:
-        if topic == _HELLO:
-            if not secrets.compare_digest(str(message["secret"]), self._secret):
-                raise ValueError("wrong secret")
-            line.peer = int(message["rank"])
-            # Straight onto this line: messages to all that already wait in the outbox must come after it.
-            line.to_send += _encode(_WELCOME, {})
-            self._connected.append(line)
-            if len(self._connected) == self._size - 1:
-                self._all_here.set()
-        elif line.peer < 0:
-            raise ValueError("a message before the greeting")
-        elif topic == _BYE:
-            line.said_bye = True
-        elif topic in self._receivers:
-            self._receivers[topic](line.peer, message)
-
-
-class Spoke(Channel):
-    """Every other rank's end: one line, to rank 0."""
-
-    def __init__(self, rank: int, invitation: Invitation, same_node: bool, seconds: float) -> None:
-        super().__init__(rank)
-        self._line = _Line(self._call(invitation, same_node, seconds), peer=0)
-        self._line.connection.setblocking(False)
-        self._selector.register(self._line.connection, selectors.EVENT_READ, self._line)
-
-    def _call(self, invitation: Invitation, same_node: bool, seconds: float) -> socket.socket:
-        addresses = list(invitation.addresses)
-        if same_node:
-            addresses.reverse()
-        hello = _encode(_HELLO, {"rank": self.rank, "secret": invitation.secret})
-        problems = []
-        for address in addresses:
-            try:
-                connection = socket.create_connection((address, invitation.port), min(seconds, 5.0))
-                connection.settimeout(seconds)
-                connection.sendall(hello)
-                if json.loads(connection.makefile("rb", buffering=0).readline() or b"{}").get("topic") == _WELCOME:
-                    return connection
-                problems.append(f"{address}: not rank 0")
-            except (OSError, ValueError) as problem:
-                problems.append(f"{address}: {problem}")
-        raise UserError(
-            f"rank {self.rank} cannot call rank 0 at port {invitation.port} ({'; '.join(problems)})",
-            where="side channel",
-            remedy="check that the nodes can open TCP connections to each other",
-        )
-
-    def _lines(self) -> list[_Line]:
-        return [self._line]
-
-    def _dispatch(self, line: _Line, topic: str, message: dict[str, Any]) -> None:
-        if topic == _BYE:
-            line.said_bye = True
-        elif topic in self._receivers:
-            self._receivers[topic](0, message)
-
-
 class NoChannel(Channel):
-    """A single process has nobody to talk to."""
+    """A single process has nobody to talk to; its signals still need a thread that hears them."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -303,8 +150,8 @@ class NoChannel(Channel):
         self._wake_reader.close()
         self._wake_writer.close()
 
-    def _lines(self) -> list[_Line]:
+    def _lines(self) -> list[Line]:
         return []
 
-    def _dispatch(self, line: _Line, topic: str, message: dict[str, Any]) -> None:
+    def _dispatch(self, line: Line, topic: str, message: dict[str, Any]) -> None:
         raise AssertionError("nobody can write here")

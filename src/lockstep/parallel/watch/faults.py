@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -16,8 +15,6 @@ from lockstep.parallel.group import Group
 log = logging.getLogger("lockstep.parallel.watch.faults")
 
 EXIT_USER = 2
-# All ranks often fail for the same reason; the others give rank 0 this long to say it once for all.
-_PRECEDENCE = 0.5
 
 
 class Terminated(BaseException):
@@ -67,8 +64,9 @@ def ranks_where(group: Group, flag: bool) -> list[int]:
 def _end_all(group: Group, error: BaseException) -> NoReturn:
     where = f"rank {group.rank} in step {group.progress.step} ({group.progress.phase})"
     if isinstance(error, UserError):
+        # All ranks often fail for the same reason: rank 0 says it once for all.
         if group.rank != 0:
-            time.sleep(_PRECEDENCE)
+            group.give_up(str(error), exit_code(error))
         log.error("%s: %s", where, error)
     elif isinstance(error, Terminated | KeyboardInterrupt | SystemExit):
         log.error("%s: %s", where, _short(error))
