@@ -81,15 +81,28 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(info.pop("step"), tensors, info, path)
 
 
-def encode(step: int, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> bytes:
-    # Copies: tensors that share memory (views of one flat buffer, tied weights) have to become independent.
+@dataclass(frozen=True)
+class Frozen:
+    """A copy of what a checkpoint will hold: training may go on while it is written."""
+
+    step: int
+    tensors: Mapping[str, Tensor]
+    text: str
+
+
+def freeze(step: int, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> Frozen:
+    """Copy tensors and JSON as they are now.
+
+    Tensors that share memory (views of one flat buffer, tied weights) become independent.
+    """
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in sorted(tensors.items())}
-    metadata = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "info": json.dumps({"step": step, **info}),
-    }
-    return safetensors.torch.save(copies, {**metadata, "sha256": _checksum(copies, metadata)})
+    return Frozen(step, copies, json.dumps({"step": step, **info}))
+
+
+def encode(frozen: Frozen) -> bytes:
+    """The content of the file."""
+    metadata = {"format": FORMAT, "version": str(VERSION), "info": frozen.text}
+    return safetensors.torch.save(dict(frozen.tensors), {**metadata, "sha256": _checksum(frozen.tensors, metadata)})
 
 
 def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lockstep.checkpoint.format import encode
+from lockstep.checkpoint.format import Frozen, encode, freeze
 from lockstep.checkpoint.names import (
     POINTER,
     SUFFIX,
@@ -45,12 +45,16 @@ class CheckpointStore:
         return self.folder / f"{self.prefix.name}-{step}{SUFFIX}"
 
     def save(self, step: int, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> Path:
-        """Write the checkpoint; when this returns it is on the disk, and it is the newest.
+        """Write the checkpoint of `step`: see `write`."""
+        return self.write(freeze(step, tensors, info))
+
+    def write(self, frozen: Frozen) -> Path:
+        """Write a checkpoint; when this returns it is on the disk, and it is the newest.
 
         On failure everything is as it was before.
         """
-        path = self.path_for(step)
-        data = encode(step, tensors, info)
+        path = self.path_for(frozen.step)
+        data = encode(frozen)
         try:
             self._prepare_folders()
             write_atomically(path, data)
@@ -62,7 +66,7 @@ class CheckpointStore:
                 remedy="make room, or let training.save_ckpt or training.save_dir point to another disk;"
                 f" earlier checkpoints are untouched: continue with dp train --restart {self.prefix}",
             ) from error
-        self._rotate(step)
+        self._rotate(frozen.step)
         return path
 
     def _prepare_folders(self) -> None:
@@ -95,6 +99,15 @@ class NullStore:
     """The store of the ranks that do not write."""
 
     def save(self, step: int, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def check(self) -> None:
+        """Do nothing."""
+
+    def wait(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
         """Do nothing."""
 
 

@@ -28,7 +28,13 @@ class Curve(Protocol):
 
 
 class Store(Protocol):
-    def save(self, step: int, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> Any: ...
+    """Keeps checkpoints, on the disk some time after `save` has returned; see `lockstep.checkpoint.background`."""
+
+    def save(self, step: int, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> None: ...
+
+    def check(self) -> None: ...
+
+    def wait(self) -> None: ...
 
 
 class Scalars(Protocol):
@@ -153,15 +159,16 @@ class Outputs:
         self._bar.note(train, valid)
 
     def save(self, step: int) -> None:
-        """Write a checkpoint where one is due."""
+        """Begin to write a checkpoint where one is due; tell when an earlier one could not be written."""
+        self._store.check()
         if step % self._save_freq and step != self._numb_steps:
             return
         with self._phases(CHECKPOINT):
-            path = self._store.save(step, *self._snapshot(step, self._interval))
-        if path is not None:
-            log.info("Saved model to %s", path)
+            self._store.save(step, *self._snapshot(step, self._interval))
 
     def end(self) -> None:
+        with self._phases(CHECKPOINT):
+            self._store.wait()
         self._bar.end()
         log.info("finished training")
         log.info("wall time: %.3f s", time.perf_counter() - self._started)

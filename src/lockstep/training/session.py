@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lockstep.checkpoint.background import BackgroundStore
 from lockstep.checkpoint.format import Checkpoint
 from lockstep.checkpoint.store import CheckpointStore, NullStore
 from lockstep.config import AnyInput
@@ -213,13 +214,13 @@ def build_outputs(
     restart_step = None if checkpoint is None else checkpoint.step
     curve = build_curve(task, data, restart_step, group)
     budget_file = build_budget_file(task, restart_step, group)
-    bar = make_bar(group.rank == 0)
-    # Whatever ends the run, its messages must find the terminal as it was.
-    for close in (curve.close, budget_file.close, bar.end):
+    bar, store = make_bar(group.rank == 0), build_store(task, group)
+    # Whatever ends the run, its messages must find the terminal as it was, and the checkpoint being written whole.
+    for close in (curve.close, budget_file.close, bar.end, store.close):
         stack.callback(close)
     return Outputs(
         curve=curve,
-        store=build_store(task, group),
+        store=store,
         scalars=scalars,
         budget=Budget(group, loader, budget_file, scalars, training.time_training),
         phases=group.phases,
@@ -249,11 +250,11 @@ def build_budget_file(task: Task, restart_step: int | None, group: Group) -> Bud
     return BudgetFile(path, restart_step)
 
 
-def build_store(task: Task, group: Group) -> CheckpointStore | NullStore:
+def build_store(task: Task, group: Group) -> BackgroundStore | NullStore:
     training = task.config.training
     if group.rank != 0:
         return NullStore()
-    return CheckpointStore(training.save_ckpt, training.max_ckpt_keep, training.save_dir)
+    return BackgroundStore(CheckpointStore(training.save_ckpt, training.max_ckpt_keep, training.save_dir))
 
 
 def build_scalars(
@@ -279,7 +280,8 @@ def snapshot_of(task: Task, optimizer: Optimizer, course: Course, group: Group) 
     """What a checkpoint holds, for all ranks to call: they compare their weights on the way."""
 
     def snapshot(step: int, interval: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        check_same_weights(task.module.state_dict().values(), group)
+        if group.size > 1:
+            check_same_weights(task.module.state_dict().values(), group)
         return run_tensors(task, optimizer, interval), run_info(task, *course.state(step))
 
     return snapshot
