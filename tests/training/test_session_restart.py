@@ -26,6 +26,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "clipped": {"training__gradient_max_norm": 0.01},
     "two systems": {"training__training_data": TWO_SYSTEMS},
     "float32": {"model__descriptor__precision": "float32", "model__fitting_net__precision": "float32"},
+    "SOAP": {"optimizer": {"type": "SOAP", "min_side": 8, "frequency": 3}, "learning_rate__start_lr": 0.001},
     "AdamW, cosine, warm-up": {
         "optimizer": {"type": "AdamW", "weight_decay": 0.01},
         "learning_rate": {"type": "cosine", "start_lr": 0.01, "stop_lr": 1e-5, "warmup_steps": 3},

@@ -12,7 +12,7 @@ from lockstep.config.learning_rate import (
 )
 from lockstep.config.loss import EnergyLossConfig, LossConfig
 from lockstep.config.model import EnergyFittingConfig, ModelConfig
-from lockstep.config.optimizer import AdamConfig, AdamWConfig, OptimizerConfig
+from lockstep.config.optimizer import AdamConfig, AdamWConfig, OptimizerConfig, SoapConfig
 from lockstep.config.training import DataConfig, TrainingConfig, TrainingDataConfig, ValidationDataConfig
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "OptimizerConfig",
     "RawInput",
     "SeE2AConfig",
+    "SoapConfig",
     "TrainingConfig",
     "TrainingDataConfig",
     "ValidationDataConfig",

@@ -85,6 +85,18 @@ def _cache_memory(value: Any) -> Any:
     return float(value)
 
 
+def _zero_stage(value: Any) -> Any:
+    if value in (2, 3) and not isinstance(value, bool):
+        raise wrong(
+            "stages 2 and 3 would shard gradients and weights too, which are whole on every rank here, so that"
+            " they are summed in one message",
+            "use 1: it shards the optimizer, which is the largest part",
+        )
+    if isinstance(value, bool) or value not in (0, 1):
+        raise wrong("expected 0 or 1")
+    return int(value)
+
+
 class DataConfig(Section):
     """A set of data systems and how batches are drawn from it."""
 
@@ -180,6 +192,8 @@ class TrainingConfig(Section):
     """Scale the gradient down to this norm when it is longer; 0 leaves it alone."""
     acc_freq: Count = 1
     """Accumulate the gradients of this many steps for each update of the weights."""
+    zero_stage: Annotated[Literal[0, 1], BeforeValidator(_zero_stage)] = 0
+    """1 shares the optimizer's work and memory out among the ranks, as SOAP always does; 0 leaves all of it to each."""
     scale_steps_by_worker: Flag = False
     """Divide numb_steps, decay_steps, warm-up, save and display intervals by the number of workers."""
     cache_memory: Annotated[Literal["auto"] | float, BeforeValidator(_cache_memory)] = "auto"

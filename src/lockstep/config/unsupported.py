@@ -74,7 +74,6 @@ TRAINING: dict[str, object] = {
     "ema_ckpt_keep": None,
     "change_bias_after_training": False,
     "enable_profiler": False,
-    "zero_stage": 0,
     "neighbor_graph_method": "auto",
     "enable_compile": False,
     "enable_tf32": False,

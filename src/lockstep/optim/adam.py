@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +13,7 @@ from torch.optim.adam import adam
 from lockstep.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from lockstep.config.optimizer import OptimizerConfig
+    from lockstep.config.optimizer import AdamConfig, AdamWConfig
 
 _FUSED_DEVICES = {"cpu", "cuda"}
 
@@ -23,17 +23,30 @@ class Adam:
 
     The classes of `torch.optim` load all of torch's compiler when the first of them is made, which is a quarter of
     the time to a training's first step.
+
+    Args:
+        parameters: all that are trained.
+        own: names of those that this rank updates.
     """
 
-    def __init__(self, parameters: dict[str, Parameter], config: OptimizerConfig) -> None:
-        self._parameters, self._config = parameters, config
-        self._fused = {parameter.device.type for parameter in parameters.values()} <= _FUSED_DEVICES
+    def __init__(
+        self, parameters: Mapping[str, Parameter], config: AdamConfig | AdamWConfig, own: Collection[str]
+    ) -> None:
+        self._parameters, self._config = {name: parameters[name] for name in parameters if name in own}, config
+        self._fused = {parameter.device.type for parameter in self._parameters.values()} <= _FUSED_DEVICES
         self._state: dict[str, dict[str, Tensor]] = {}
+
+    @staticmethod
+    def cost(parameter: Parameter, config: AdamConfig | AdamWConfig) -> float:
+        """An update is one pass over the numbers."""
+        return float(parameter.numel())
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """One update of all parameters that have a gradient."""
         moved = {name: parameter for name, parameter in self._parameters.items() if parameter.grad is not None}
+        if not moved:
+            return
         states = [self._state.get(name) or self._begin(name) for name in moved]
         adam(
             list(moved.values()),

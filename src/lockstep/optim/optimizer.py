@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from lockstep.optim.adam import Adam
+from lockstep.optim.sharing import SharedOptimizer, assign_owners
+from lockstep.optim.soap import Soap
 
 if TYPE_CHECKING:
     from lockstep.config.optimizer import OptimizerConfig
     from lockstep.parallel.group import Group
+
+log = logging.getLogger(__name__)
 
 
 class Optimizer(Protocol):
@@ -36,16 +41,48 @@ class Optimizer(Protocol):
         """Restore what `tensors` gave, bit for bit, the step counters included."""
 
 
-OPTIMIZERS = {"Adam": Adam, "AdamW": Adam}
-"""By the `type` of the input file's `optimizer` section: what makes one from parameters and that section."""
+class Entry(NamedTuple):
+    """How an optimizer is made.
+
+    Attributes:
+        make: from all trainable parameters, the input file's section, and the names of those to update. Has a `cost`.
+        shared: whether ranks share its work unasked, because an update costs more than sending the weights.
+    """
+
+    make: Any
+    shared: bool
+
+
+OPTIMIZERS = {"Adam": Entry(Adam, False), "AdamW": Entry(Adam, False), "SOAP": Entry(Soap, True)}
+"""By the `type` of the input file's `optimizer` section."""
 
 
 def make_optimizer(
-    named_parameters: Iterable[tuple[str, Parameter]], config: OptimizerConfig, group: Group
+    named_parameters: Iterable[tuple[str, Parameter]], config: OptimizerConfig, group: Group, zero_stage: int = 0
 ) -> Optimizer:
-    """The optimizer of the input file over those of the parameters that are trainable."""
+    """The optimizer of the input file over those of the parameters that are trainable.
+
+    Each of several ranks updates and remembers a share of them, where that is asked for (`zero_stage` 1) or worth it.
+    """
     parameters = {name: parameter for name, parameter in named_parameters if parameter.requires_grad}
-    return OPTIMIZERS[config.type](parameters, config)
+    make, shared = OPTIMIZERS[config.type]
+    if group.size == 1 or not (shared or zero_stage):
+        optimizer: Optimizer = make(parameters, config, parameters)
+        return optimizer
+    costs = {name: make.cost(parameter, config) for name, parameter in parameters.items()}
+    owners = assign_owners(costs, group.size)
+    log.info(
+        "optimizer: %s, its work and state shared among %d ranks: %s", config.type, group.size, _loads(costs, owners)
+    )
+    return SharedOptimizer(lambda own: make(parameters, config, own), parameters, owners, group)
+
+
+def _loads(costs: Mapping[str, float], owners: Mapping[str, int]) -> str:
+    """What part of the work each rank has."""
+    loads = dict.fromkeys(sorted(set(owners.values())), 0.0)
+    for name, rank in owners.items():
+        loads[rank] += costs[name]
+    return ", ".join(f"{100 * load / sum(costs.values()):.0f} %" for load in loads.values())
 
 
 def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Tensor | None:

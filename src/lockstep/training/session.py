@@ -73,7 +73,7 @@ def train(
         agree_on_setup(config, data, checkpoint, group)
         course = plot_course(config, data.training, checkpoint, group)
         task = build_task(kind, config, data, course, checkpoint, options, group, placement)
-        optimizer = make_optimizer(task.module.named_parameters(), config.optimizer, group)
+        optimizer = make_optimizer(task.module.named_parameters(), config.optimizer, group, config.training.zero_stage)
         if checkpoint is not None:
             restore(task, optimizer, checkpoint)
         share_weights(task.module.state_dict().values(), group)
