@@ -11,7 +11,7 @@ import torch
 from copper import curve, largest_difference, logged, train_on_threads, weights, write_copper
 from thread_group import on_ranks
 
-from lockstep.checkpoint.store import load_checkpoint
+from lockstep.checkpoint.find import load_checkpoint
 from lockstep.config.optimizer import AdamConfig, SoapConfig
 from lockstep.optim.optimizer import make_optimizer
 from lockstep.optim.sharing import assign_owners
