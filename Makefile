@@ -60,9 +60,10 @@ faults: $(VENV)/.ready ## try every fault of a worker, and write docs/faults.md 
 	$(BIN)/python tests/parallel/fault_table.py runs/faults.jsonl > docs/faults.md.new
 	mv docs/faults.md.new docs/faults.md
 
-lint: $(VENV)/.ready ## ruff
+lint: $(VENV)/.ready ## ruff, and that packages import downwards only
 	@$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 
 types: $(VENV)/.ready ## mypy
 	@$(BIN)/mypy

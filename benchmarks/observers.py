@@ -35,8 +35,8 @@ from lockstep.parallel.opening import open_group
 from lockstep.tasks.energy.loss import Metrics
 from lockstep.training import session
 from lockstep.training.loop import Trainer
+from lockstep.training.options import Options
 from lockstep.training.scalars import NullScalars, TensorBoard
-from lockstep.training.starting import Options
 
 TURN = 6
 SKIPPED = 1

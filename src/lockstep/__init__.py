@@ -2,11 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-__all__ = ["DP", "__version__"]
+from lockstep.version import __version__
+
+__all__ = ["DP", "__version__", "train"]
 
 if TYPE_CHECKING:
     from lockstep.interop.ase_calculator import DP
+    from lockstep.training.script import train
 
 
 def __getattr__(name: str) -> Any:
@@ -15,4 +17,8 @@ def __getattr__(name: str) -> Any:
         from lockstep.interop.ase_calculator import DP
 
         return DP
+    if name == "train":
+        from lockstep.training.script import train
+
+        return train
     raise AttributeError(f"module 'lockstep' has no attribute {name!r}")

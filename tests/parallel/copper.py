@@ -21,8 +21,8 @@ from lockstep.config import load_input
 from lockstep.parallel.devices import Placement
 from lockstep.parallel.group import Group
 from lockstep.tasks.energy import spectral
+from lockstep.training.options import Options
 from lockstep.training.session import train
-from lockstep.training.starting import Options
 from runs import COPPER
 
 TINY: dict[str, Any] = {

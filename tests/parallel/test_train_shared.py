@@ -14,7 +14,7 @@ from lockstep.errors import UserError
 from lockstep.geometry import PairCache
 from lockstep.parallel.agreement import check_same_setup
 from lockstep.parallel.group import Group
-from lockstep.tasks import choose_kind
+from lockstep.tasks import choose_task
 from lockstep.tasks.energy.survey import Survey, run_survey
 from lockstep.training.loop import Trainer
 from lockstep.training.session import open_plan
@@ -24,7 +24,7 @@ from lockstep.training.validation import Validator
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_neighbour_and_data_statistics(ranks: int, tmp_path: Path) -> None:
     config = load_input(write_copper(tmp_path))
-    plan = open_plan(config, config.training.training_data, "training", tmp_path, choose_kind(config))
+    plan = open_plan(config, config.training.training_data, "training", tmp_path, choose_task(config))
 
     def survey(group: Group) -> Survey:
         return run_survey(plan, config.model, PairCache(1 << 24), group, all_frames=True, workers=1)
@@ -39,7 +39,7 @@ def test_neighbour_and_data_statistics(ranks: int, tmp_path: Path) -> None:
 
 def test_each_rank_looks_at_its_share_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_input(write_copper(tmp_path))
-    plan = open_plan(config, config.training.training_data, "training", tmp_path, choose_kind(config))
+    plan = open_plan(config, config.training.training_data, "training", tmp_path, choose_task(config))
     looked = []
     look_at = Survey.look_at
     monkeypatch.setattr(Survey, "look_at", lambda self, pairs: (looked.append(id(self)), look_at(self, pairs)))

@@ -8,10 +8,10 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from lockstep import __version__
 from lockstep.cli import VERBS
 from lockstep.cli.options import tell
 from lockstep.errors import UserError
+from lockstep.version import __version__
 
 EXIT_USER = 2
 

@@ -103,6 +103,11 @@ def load_input(path: str | Path) -> Input:
     return parse_input(read_file(Path(path)), source=str(path))
 
 
+def load_raw_input(path: str | Path) -> RawInput:
+    """The same for an input whose model and loss are left as they are."""
+    return parse_raw_input(read_file(Path(path)), source=str(path))
+
+
 def parse_input(data: object, source: str = "input") -> Input:
     """Check the content of an input file that was already parsed; `source` names it in errors."""
     return _parse(Input, data, source)

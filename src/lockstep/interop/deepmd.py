@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from pydantic import ValidationError
 
-from lockstep import __version__
 from lockstep.config import EnergyFittingConfig, ModelConfig
 from lockstep.errors import CheckpointError
 from lockstep.interop.descriptors import Described, descriptor_section, descriptor_tree, load_descriptor, picked
@@ -25,6 +24,7 @@ from lockstep.interop.trees import (
     refuse_unsupported,
 )
 from lockstep.model import Potential
+from lockstep.version import __version__
 
 
 def save_dp(potential: Potential, path: str | Path, extra: Tree | None = None) -> None:

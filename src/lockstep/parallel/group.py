@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from lockstep.parallel.context import WorkerContext
+from lockstep.parallel.watch import witness
 from lockstep.parallel.watch.channel import Channel, NoChannel
 from lockstep.parallel.watch.ending import exit_now
 from lockstep.parallel.watch.progress import WORLD, Progress
@@ -143,6 +144,7 @@ class Group(ABC):
         """The orderly end: all ranks must call it."""
         self.barrier()
         self.channel.close()
+        witness.dismiss()
         self._close()
 
     def _run(self, routine: str, payload: Any, exchange: Callable[..., Any], *arguments: Any) -> Any:

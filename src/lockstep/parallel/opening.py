@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from lockstep import __version__
 from lockstep.errors import UserError
 from lockstep.parallel import engines
 from lockstep.parallel.addresses import addresses_for, network, own_addresses
@@ -25,6 +24,7 @@ from lockstep.parallel.watch.hub import Hub
 from lockstep.parallel.watch.identity import Identity
 from lockstep.parallel.watch.spoke import Spoke
 from lockstep.parallel.watch.watch import Watch
+from lockstep.version import __version__
 
 log = logging.getLogger(__name__)
 

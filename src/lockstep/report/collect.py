@@ -13,7 +13,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from lockstep import __version__
 from lockstep.observe.budget import budget_path, read_budget
 from lockstep.observe.lcurve import read_lcurve
 from lockstep.observe.picture import phase_colour
@@ -24,6 +23,7 @@ from lockstep.report.folder import RunFolder
 from lockstep.report.logfile import LogFacts, find_log, read_log
 from lockstep.report.profiles import profile_data
 from lockstep.scaling.result import read_result
+from lockstep.version import __version__
 
 _LIBRARIES = ("torch", "numpy", "mpi4py")
 

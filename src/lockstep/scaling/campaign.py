@@ -14,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lockstep import __version__
 from lockstep.config import Input, load_input
 from lockstep.errors import UserError
 from lockstep.files import write_text
@@ -24,6 +23,7 @@ from lockstep.scaling.measure import Measurement, measure
 from lockstep.scaling.result import STRONG, WEAK, Conditions, make_result
 from lockstep.scaling.tables import result_markdown, shares_line
 from lockstep.scaling.trial import Length, accumulations, trial_input
+from lockstep.version import __version__
 
 _BUSY = 0.3
 """A machine with more load than this on each core spoils the measurement."""

@@ -1,11 +1,11 @@
-"""What a run trains, as the loop sees it, and what a kind of task must answer before there is one."""
+"""What a run trains, as the loop sees it, and what is known about the run when its task is built."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,51 +15,6 @@ from lockstep.config import AnyInput
 from lockstep.data import Array, MicroBatch, Plan
 from lockstep.parallel.group import Group
 from lockstep.tasks.metrics import Column, LossTerms, Metrics
-
-
-class Task(ABC):
-    """A module with weights, how a micro-batch becomes a sample, and the loss of a sample.
-
-    The loop, validation, checkpoints, the learning curve and the report know a task by this class alone.
-
-    Attributes:
-        title: what trains, for the log.
-        config: the input, with everything settled that the data had to decide.
-        module: all weights and constants. Its `state_dict` is what ranks share and checkpoints hold as `model.*`.
-        columns: the errors that `loss` and `evaluate` count; the first is the loss itself.
-    """
-
-    title: str
-    config: AnyInput
-    module: nn.Module
-    columns: tuple[Column, ...]
-
-    @abstractmethod
-    def prepare(self, batch: MicroBatch) -> Any:
-        """A sample of the training stream, made ready on the module's device. Runs in loader threads: no weights."""
-
-    @abstractmethod
-    def loss(self, sample: Any, lr: float) -> LossTerms:
-        """The loss of a sample at learning rate `lr`, to be differentiated, and its errors."""
-
-    def prepare_validation(self, batch: MicroBatch) -> Any:
-        """A sample of the validation data."""
-        return self.prepare(batch)
-
-    def evaluate(self, sample: Any, lr: float) -> Metrics:
-        """The errors of a sample; whether gradients are needed on the way is the task's own affair."""
-        with torch.no_grad():
-            return self.loss(sample, lr).metrics
-
-    def after_update(self, step: int) -> None:  # noqa: B027 - most tasks have nothing to do
-        """The weights have been updated `step` times."""
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the weights, as JSON: keys of this task's own."""
-        return {}
-
-    def finish(self) -> None:  # noqa: B027 - nor anything to say
-        """Training is over: say what is left to say."""
 
 
 @dataclass(frozen=True)
@@ -94,20 +49,59 @@ class Job:
         return self.checkpoint.info.get(key) if self.checkpoint else None
 
 
-class Kind(Protocol):
-    """A kind of task: answers from the input alone, then builds.
+class Task(ABC):
+    """A module with weights, how a micro-batch becomes a sample, and the loss of a sample.
+
+    The loop, validation, checkpoints, the learning curve and the report know a task by this class alone. A kind of
+    task is a class of its own: the class answers from the input alone what it wants from the data, and builds itself.
 
     Attributes:
-        name: for messages.
+        title: what trains, for the log.
+        config: the input, with everything settled that the data had to decide.
+        module: all weights and constants. Its `state_dict` is what ranks share and checkpoints hold as `model.*`.
+        columns: the errors that `loss` and `evaluate` count; the first is the loss itself.
     """
 
-    name: ClassVar[str]
+    title: str
+    config: AnyInput
+    module: nn.Module
+    columns: tuple[Column, ...]
 
-    def serves(self, config: AnyInput) -> bool:
-        """Whether this kind trains what the input describes."""
-
-    def arrays(self, config: AnyInput) -> tuple[Array, ...]:
+    @classmethod
+    @abstractmethod
+    def arrays(cls, config: AnyInput) -> tuple[Array, ...]:
         """What the task wants from the files of every system, or takes where it is there."""
 
-    def build(self, job: Job) -> Task:
-        """The task, its weights and constants in place. All ranks call it together."""
+    @classmethod
+    @abstractmethod
+    def build(cls, job: Job) -> Task:
+        """The task, with its weights. All ranks call it together; they are given rank 0's weights afterwards,
+        and a run that goes on from a checkpoint those that it holds.
+        """
+
+    @abstractmethod
+    def prepare(self, batch: MicroBatch) -> Any:
+        """A sample of the training stream, made ready on the module's device. Runs in loader threads: no weights."""
+
+    @abstractmethod
+    def loss(self, sample: Any, lr: float) -> LossTerms:
+        """The loss of a sample at learning rate `lr`, to be differentiated, and its errors."""
+
+    def prepare_validation(self, batch: MicroBatch) -> Any:
+        """A sample of the validation data."""
+        return self.prepare(batch)
+
+    def evaluate(self, sample: Any, lr: float) -> Metrics:
+        """The errors of a sample; whether gradients are needed on the way is the task's own affair."""
+        with torch.no_grad():
+            return self.loss(sample, lr).metrics
+
+    def after_update(self, step: int) -> None:  # noqa: B027 - most tasks have nothing to do
+        """The weights have been updated `step` times."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the weights, as JSON: keys of this task's own."""
+        return {}
+
+    def finish(self) -> None:  # noqa: B027 - nor anything to say
+        """Training is over: say what is left to say."""

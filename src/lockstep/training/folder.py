@@ -19,7 +19,7 @@ from lockstep.files import write_text
 from lockstep.observe.budget import budget_path
 from lockstep.parallel.group import Group
 from lockstep.training.aside import old_files, set_aside
-from lockstep.training.starting import checkpoint_prefix
+from lockstep.training.options import checkpoint_prefix
 
 log = logging.getLogger(__name__)
 

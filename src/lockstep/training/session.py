@@ -29,15 +29,16 @@ from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
 from lockstep.parallel.opening import timeout_of
 from lockstep.phases import GEOMETRY
-from lockstep.tasks import Job, Kind, Task, choose_kind
+from lockstep.tasks import Job, Task, choose_task
 from lockstep.training.course import Course, plot_course
 from lockstep.training.folder import prepare_folder
 from lockstep.training.lock import RunLock
 from lockstep.training.loop import Trainer
+from lockstep.training.options import Options, checkpoint_prefix
 from lockstep.training.outputs import Display, Outputs, Snapshot
 from lockstep.training.pace import scale_steps
 from lockstep.training.scalars import NullScalars, TensorBoard
-from lockstep.training.starting import Options, checkpoint_prefix, find_restart
+from lockstep.training.starting import find_restart
 from lockstep.training.state import restore, restore_interval, run_info, run_tensors
 from lockstep.training.validation import NoValidation, Validator
 
@@ -57,14 +58,14 @@ def train(
     options: Options,
     group: Group,
     placement: Placement,
-    kind: Kind | None = None,
+    kind: type[Task] | None = None,
 ) -> None:
     """Run the training that the input file describes, on this rank of `group`.
 
     `folder` is that of the file; `kind` says what trains, where that is not for the input to say.
     """
     config = scale_steps(given, group.size)
-    kind = kind or choose_kind(config)
+    kind = kind or choose_task(config)
     group.progress.timeout = timeout_of(os.environ, config.training.timeout)
     wishes = find_wishes(options.profile, options.timeline, config.training)
     with locked(config, group), observed(group, wishes, placement.device) as tracer, ExitStack() as stack:
@@ -108,7 +109,7 @@ def locked(config: AnyInput, group: Group) -> Iterator[None]:
         yield
 
 
-def open_data(config: AnyInput, kind: Kind, folder: Path) -> Data:
+def open_data(config: AnyInput, kind: type[Task], folder: Path) -> Data:
     """Open what the input file names; nothing but headers is read."""
     validation = config.training.validation_data
     return Data(
@@ -117,7 +118,7 @@ def open_data(config: AnyInput, kind: Kind, folder: Path) -> Data:
     )
 
 
-def open_plan(config: AnyInput, data: DataConfig, purpose: str, folder: Path, kind: Kind) -> Plan:
+def open_plan(config: AnyInput, data: DataConfig, purpose: str, folder: Path, kind: type[Task]) -> Plan:
     """Open the systems of a section of the input file and settle how they are drawn from."""
     where = f"training.{purpose}_data"
     dataset = DataSet(
@@ -147,7 +148,7 @@ def agree_on_setup(config: AnyInput, data: Data, checkpoint: Checkpoint | None, 
 
 
 def build_task(
-    kind: Kind,
+    kind: type[Task],
     config: AnyInput,
     data: Data,
     course: Course,

@@ -1,10 +1,8 @@
-"""What the command line says beyond the input file, and which checkpoint a run goes on from."""
+"""Which checkpoint a run goes on from."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from pathlib import Path
 
 from lockstep.checkpoint.find import load_checkpoint, newest_whole, of_prefix
 from lockstep.checkpoint.format import Checkpoint
@@ -12,31 +10,9 @@ from lockstep.config import AnyInput
 from lockstep.errors import CheckpointError
 from lockstep.parallel.group import Group
 from lockstep.parallel.launchers import torchrun
+from lockstep.training.options import Options, checkpoint_prefix
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the command line says beyond the input file.
-
-    Attributes:
-        restart: a checkpoint to go on from, step and all.
-        init_model: a checkpoint whose weights a new run begins with.
-        init_frz_model: a `.dp` model whose weights a new run begins with.
-        skip_neighbor_stat: do not count neighbours in all frames.
-        output: where the input with all defaults is written.
-        profile: write a communication profile.
-        timeline: write a timeline to this file.
-    """
-
-    restart: str | None = None
-    init_model: str | None = None
-    init_frz_model: str | None = None
-    skip_neighbor_stat: bool = False
-    output: str = "out.json"
-    profile: bool = False
-    timeline: str | None = None
 
 
 def find_restart(config: AnyInput, options: Options, group: Group) -> Checkpoint | None:
@@ -60,9 +36,3 @@ def _last_of_this_run(config: AnyInput) -> str | None:
         return None
     # A run that failed very early has not yet moved away the files of an earlier one.
     return str(path) if path.stat().st_mtime >= torchrun.started_at() else None
-
-
-def checkpoint_prefix(config: AnyInput) -> Path:
-    """Path and beginning of the name of this run's checkpoints."""
-    prefix = Path(config.training.save_ckpt)
-    return prefix if config.training.save_dir is None else Path(config.training.save_dir) / prefix.name

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep import __version__
 from lockstep.checkpoint.format import Checkpoint
 from lockstep.model.weights import load_weights
 from lockstep.optim.optimizer import Optimizer
 from lockstep.tasks import Column, Metrics, Task
+from lockstep.version import __version__
 
 
 def run_tensors(task: Task, optimizer: Optimizer, interval: Metrics | None) -> dict[str, Tensor]:

@@ -54,4 +54,4 @@ class MpiGroup(Group):
         return MpiGroup(context, self.progress.timeout, self._mpi, communicator)
 
     def _close(self) -> None:
-        mpi_world.finalize()
+        mpi_world.finalize_at_exit()

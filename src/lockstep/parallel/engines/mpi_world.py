@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import re
@@ -80,8 +81,13 @@ def refuse_left_connection(environ: Mapping[str, str]) -> None:
         ) from problem
 
 
-def finalize() -> None:
-    """The orderly end of MPI, if it was used."""
+def finalize_at_exit() -> None:
+    """The orderly end of MPI, if it was used: with the process, because MPI cannot be started a second time."""
+    atexit.unregister(_finalize)
+    atexit.register(_finalize)
+
+
+def _finalize() -> None:
     module = sys.modules.get("mpi4py.MPI")
     if module is not None and module.Is_initialized() and not module.Is_finalized():
         module.Finalize()

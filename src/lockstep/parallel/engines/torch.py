@@ -98,7 +98,7 @@ class TorchGroup(Group):
 
     def _close(self) -> None:
         dist.destroy_process_group()
-        mpi_world.finalize()
+        mpi_world.finalize_at_exit()
 
 
 def _use_interface_towards(host: str) -> None:

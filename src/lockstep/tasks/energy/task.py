@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar
+from typing import Any
 
 from lockstep.config import AnyInput, Input
 from lockstep.data import Array, MicroBatch
@@ -41,6 +41,22 @@ class EnergyTask(Task):
         self._prepare_validation = Preparer(start.potential, self._validation_cache, lambda _: self._spectral.current)
         check_labels(job.training.dataset, self._loss)
 
+    @classmethod
+    def arrays(cls, config: AnyInput) -> tuple[Array, ...]:
+        assert isinstance(config, Input)
+        return energy_arrays(config.model.fitting_net)
+
+    @classmethod
+    def build(cls, job: Job) -> EnergyTask:
+        cache, validation_cache = PairCache(_cache_bytes(job)), PairCache(_cache_bytes(job) // 4)
+        start = make_start(job, cache)
+        if job.validation and job.survey_all:
+            check_frames(job.validation, job.group, start.potential.cutoffs, validation_cache)
+        start.potential.to(job.device)
+        # Shared before the splines are chosen: that depends on the weights, and must come out alike everywhere.
+        share_weights(start.potential.state_dict().values(), job.group)
+        return cls(job, start, cache, validation_cache)
+
     def prepare(self, batch: MicroBatch) -> Sample:
         return self._prepare(batch)
 
@@ -69,29 +85,6 @@ class EnergyTask(Task):
         batches = (plan.dataset.read(*stream.at(number)) for number in range(_COMPARED))
         difference = measure_difference(self._potential, bases, batches, cache)
         log.info("spectral embedding: differs from the exact nets by at most %s", difference)
-
-
-class EnergyKind:
-    """Inputs whose model is one of this program's own."""
-
-    name: ClassVar[str] = "native"
-
-    def serves(self, config: AnyInput) -> bool:
-        return isinstance(config, Input)
-
-    def arrays(self, config: AnyInput) -> tuple[Array, ...]:
-        assert isinstance(config, Input)
-        return energy_arrays(config.model.fitting_net)
-
-    def build(self, job: Job) -> EnergyTask:
-        cache, validation_cache = PairCache(_cache_bytes(job)), PairCache(_cache_bytes(job) // 4)
-        start = make_start(job, cache)
-        if job.validation and job.survey_all:
-            check_frames(job.validation, job.group, start.potential.cutoffs, validation_cache)
-        start.potential.to(job.device)
-        # Shared before the splines are chosen: that depends on the weights, and must come out alike everywhere.
-        share_weights(start.potential.state_dict().values(), job.group)
-        return EnergyTask(job, start, cache, validation_cache)
 
 
 def _cache_bytes(job: Job) -> int:

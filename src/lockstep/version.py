@@ -1,0 +1,3 @@
+"""The version of this program, in one place."""
+
+__version__ = "0.2.0"
