@@ -39,7 +39,7 @@ def imports() -> Counter[tuple[str, str]]:
 
 
 def draw() -> Any:
-    """A row for each package, a column for each: all dots below the diagonal means all imports go downwards."""
+    """A row for each package, a column for each: dots above the diagonal alone means that imports go downwards only."""
     plt = pyplot()
     names = [name for layer in layers() for name in layer]
     place = {name: number for number, name in enumerate(names)}

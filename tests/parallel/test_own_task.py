@@ -73,12 +73,12 @@ def test_two_ranks_train_it_as_one_that_accumulates_two(folder, launcher):
 def test_a_restart_goes_on_with_the_state_of_the_task(folder):
     train_linear(folder)
     whole, rows = weights(folder, 12), curve(folder)
-    train_linear(folder, training={"numb_steps": 6})
+    (folder / "model.ckpt-12.safetensors").unlink()
     train_linear(folder, restart="model.ckpt-6")
 
     assert (weights(folder, 12) == whole).all()
     assert load_checkpoint(folder / "model.ckpt-12").info["updates"] == 12
-    assert curve(folder)[-2:] == rows[-2:]
+    assert curve(folder) == rows
 
 
 def test_the_function_says_what_is_wrong_as_exceptions(folder, monkeypatch):

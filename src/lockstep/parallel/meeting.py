@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
 
 
+_meetings = itertools.count()
+
+
 def open_store(context: WorkerContext, timeout: float) -> tuple[Store, str]:
     """A store shared by all ranks, and the host where it is."""
     from torch.distributed import PrefixStore
@@ -24,7 +28,8 @@ def open_store(context: WorkerContext, timeout: float) -> tuple[Store, str]:
     meet = _find(context, timeout)
     is_server = context.rank == 0 and not meet.hosted
     tcp_store = _opened_early.pop(meet, None) or _connect(meet, context, is_server, timeout)
-    store = PrefixStore(meet.prefix, tcp_store)
+    # A script may train more than once: the keys of an earlier meeting must not be found at a later one.
+    store = PrefixStore(f"{meet.prefix}/{next(_meetings)}", tcp_store)
     _await_all(store, context, timeout)
     return store, meet.host
 
