@@ -106,7 +106,7 @@ def random_potential(
     config = ModelConfig.model_validate(
         {
             "type_map": type_map,
-            "descriptor": {**DESCRIPTOR, "seed": seed, **(descriptor or {})},
+            "descriptor": _section(descriptor or {}, seed),
             "fitting_net": {**FITTING, "seed": seed, **(fitting or {})},
         }
     )
@@ -115,11 +115,22 @@ def random_potential(
     return potential
 
 
+def _section(changes: Changes, seed: int) -> Changes:
+    """A descriptor's section: the plain one with changes; members of a hybrid have seeds of their own."""
+    if changes.get("type") == "hybrid":
+        members = [_section(member, member.get("seed", 1) + seed) for member in changes["list"]]
+        return {"type": "hybrid", "list": members}
+    section = {**DESCRIPTOR, "seed": seed, **changes}
+    return {key: value for key, value in section.items() if value is not None}
+
+
 def _randomise_constants(potential: Potential, rng: np.random.Generator) -> None:
     config, ntypes = potential.config, len(potential.type_map)
-    mean = np.zeros(ntypes) if config.descriptor.set_davg_zero else rng.uniform(0.05, 0.15, ntypes)
-    std_radial, std_angular = rng.uniform(0.04, 0.1, (2, ntypes))
-    potential.scales = [RowScale(*(torch.from_numpy(x) for x in (mean, std_radial, std_angular)))]
+    scales = []
+    for part in config.descriptor.parts():
+        mean = np.zeros(ntypes) if part.set_davg_zero else rng.uniform(0.05, 0.15, ntypes)
+        scales.append(RowScale(*(torch.from_numpy(x) for x in (mean, *rng.uniform(0.04, 0.1, (2, ntypes))))))
+    potential.scales = scales
     bias = rng.normal(size=ntypes)
     for t, energy in enumerate(config.fitting_net.atom_ener):
         bias[t] = bias[t] if energy is None else energy
@@ -130,8 +141,49 @@ def _randomise_constants(potential: Potential, rng: np.random.Generator) -> None
     network.fitting.parameter_scale.copy_(torch.from_numpy(rng.uniform(0.5, 2.0, n_parameters)))
 
 
+RADIAL: Changes = {"type": "se_e2_r", "axis_neuron": None}
+ATTEN: Changes = {"type": "se_atten", "sel": 26, "attn_layer": 0, "tebd_dim": 3, "type_one_side": False}
+STRIP: Changes = {**ATTEN, "tebd_input_mode": "strip"}
+SMOOTH: Changes = {**STRIP, "smooth_type_embedding": True}
+SECOND: Changes = {**ATTEN, "type": "se_atten_v2"}
+
+
+def _hybrid(*members: Changes) -> Changes:
+    return {"type": "hybrid", "list": [{**DESCRIPTOR, **member} for member in members]}
+
+
+SHORT: Changes = {"rcut": 3.1, "rcut_smth": 0.6, "sel": [6, 9]}
+KINDS: dict[str, Variant] = {
+    "radial": _variant(RADIAL),
+    "radial_two_side": _variant({**RADIAL, "type_one_side": False}),
+    "radial_exclude": _variant({**RADIAL, "exclude_types": [[0, 1]]}),
+    "radial_protection": _variant({**RADIAL, "env_protection": 0.3, "resnet_dt": True}, numb_fparam=1),
+    "concat": _variant(ATTEN),
+    "concat_one_side": _variant({**ATTEN, "type_one_side": True}),
+    "concat_mean": _variant({**ATTEN, "set_davg_zero": False}),
+    "concat_exclude": _variant({**ATTEN, "exclude_types": [[0, 1]], "env_protection": 0.2}),
+    "concat_alone": _variant({**ATTEN, "concat_output_tebd": False, "use_tebd_bias": True}, numb_aparam=2),
+    "concat_residual": _variant({**ATTEN, "neuron": [7, 14, 14], "resnet_dt": True, "tebd_dim": 3}),
+    "concat_electronic": _variant({**ATTEN, "use_econf_tebd": True}),
+    "embedding_residual": _variant({**ATTEN, "tebd_dim": 4, "use_tebd_bias": True}),
+    "concat_dropping": _variant({**ATTEN, "sel": 9}),
+    "strip": _variant(STRIP),
+    "strip_one_side": _variant({**STRIP, "type_one_side": True, "set_davg_zero": False}),
+    "strip_mean": _variant({**STRIP, "set_davg_zero": False}),
+    "smooth": _variant(SMOOTH, atom_ener=[-1.5, None]),
+    "smooth_mean": _variant({**SMOOTH, "set_davg_zero": False, "exclude_types": [[1, 1]]}),
+    "second": _variant(SECOND),
+    "second_one_side": _variant({**SECOND, "type_one_side": True}),
+    "hybrid": _variant(_hybrid({}, {**RADIAL, **SHORT})),
+    "hybrid_order": _variant(_hybrid({**SHORT, "type_one_side": False}, {}, {"seed": 4})),
+    "hybrid_mixed": _variant(_hybrid(ATTEN, {**SECOND, "rcut": 3.3, "sel": 20})),
+    "hybrid_both": _variant(_hybrid({**SMOOTH, "rcut": 3.4}, {**SHORT}, RADIAL), numb_fparam=1),
+}
+"""Descriptors other than `se_e2_a`, with every option that changes their numbers."""
+
+
 def variant_potential(name: str, seed: int = 0) -> Potential:
-    variant = VARIANTS[name]
+    variant = {**VARIANTS, **KINDS}[name]
     return random_potential(variant.descriptor, variant.fitting, seed=seed)
 
 

@@ -113,7 +113,7 @@ BAD_VALUES = [
     (T + "numb_stepps", 6, "did you mean 'numb_steps'?"),
     ("lerning_rate", {}, "lerning_rate: unknown key\n  remedy: did you mean 'learning_rate'?"),
     ("zzz", 1, "possible here: learning_rate, loss, model, optimizer, training"),
-    (D + "type", "se_e2_b", "model.descriptor.type = 'se_e2_b': unknown type\n  remedy: did you mean 'se_e2_a'?"),
+    (D + "type", "se_e2_b", "model.descriptor.type = 'se_e2_b': unknown type\n  remedy: did you mean 'se_e2_r'?"),
     (L + "type", "Exp", "did you mean 'exp'?"),
     (L + "type", 3, "learning_rate.type = 3: unknown type"),
     (L + "type", [], "learning_rate.type = []: unknown type"),

@@ -6,11 +6,23 @@ import numpy as np
 import pytest
 import torch
 
+from lockstep.config.elements import ELEMENTS
 from lockstep.geometry import Environment, Moments, Rows, SplineBasis
 from lockstep.geometry import moments as moments_module
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
-from potentials import ACTIVATIONS, VARIANTS, Frame, close, random_frame, random_potential, stack, variant_potential
+from potentials import (
+    ACTIVATIONS,
+    ATTEN,
+    KINDS,
+    VARIANTS,
+    Frame,
+    close,
+    random_frame,
+    random_potential,
+    stack,
+    variant_potential,
+)
 
 FINE = SplineBasis(intervals=96, s_max=1.0)
 KINKED = ("relu", "relu6")
@@ -40,13 +52,13 @@ def compare(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], 
 
 
 @pytest.mark.parametrize("kind", ["cubic", "triclinic", "none"])
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [*VARIANTS, *KINDS])
 def test_expanded_nets_agree_with_exact_ones(name: str, kind: str) -> None:
     potential = variant_potential(name)
     frames = [random_frame(kind, n=5, seed=s, potential=potential) for s in range(2)]
     expanded, exact = environment(potential, frames, FINE), environment(potential, frames, None)
-    assert isinstance(expanded.features[0], Moments)
-    assert isinstance(exact.features[0], Rows)
+    assert all(isinstance(features, Moments) for features in expanded.features)
+    assert all(isinstance(features, Rows) for features in exact.features)
     compare(answers(potential, frames, expanded), answers(potential, frames, exact), 1e-6)
 
 
@@ -61,34 +73,55 @@ def test_expanded_nets_agree_for_every_smooth_activation(activation: str) -> Non
     )
 
 
+def in_precision(name: str, precision: str) -> Potential:
+    variant, change = {**VARIANTS, **KINDS}[name], {"precision": precision}
+    members = [{**member, **change} for member in variant.descriptor.get("list", ())]
+    descriptor = {**variant.descriptor, **({"list": members} if members else change)}
+    return random_potential(descriptor, {**variant.fitting, **change})
+
+
 @pytest.mark.parametrize("precision", ["float64", "float32"])
-@pytest.mark.parametrize("name", ["one_side", "two_side", "exclude_two_side"])
+@pytest.mark.parametrize(
+    "name", ["one_side", "two_side", "exclude_two_side", "radial_exclude", "concat_mean", "smooth_mean", "hybrid_both"]
+)
 def test_compiled_loops_agree_with_plain_operations(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    variant = VARIANTS[name]
-    potential = random_potential({**variant.descriptor, "precision": precision}, {"precision": precision})
-    frames = [random_frame("triclinic", n=6, seed=s) for s in range(3)]
+    potential = in_precision(name, precision)
+    frames = [random_frame("triclinic", n=6, seed=s, potential=potential) for s in range(3)]
     compiled = answers(potential, frames, environment(potential, frames, FINE))
     monkeypatch.setattr(moments_module, "_kernels", lambda: None)
     env = environment(potential, frames, FINE)
-    assert isinstance(env.transposes[0], moments_module.PlainMomentTranspose)
+    plain = (moments_module.PlainMomentTranspose, moments_module.PlainCountTranspose)
+    assert all(isinstance(transpose, plain) for transpose in env.transposes)
     compare(compiled, answers(potential, frames, env), 1e-12 if precision == "float64" else 2e-5)
 
 
 @pytest.mark.parametrize("basis", [FINE, None], ids=["moments", "rows"])
-def test_the_adjoint_is_the_transpose(basis: SplineBasis | None) -> None:
-    potential = random_potential()
+@pytest.mark.parametrize("name", ["one_side", "radial", "smooth_mean"])
+def test_the_adjoint_is_the_transpose(name: str, basis: SplineBasis | None) -> None:
+    potential = variant_potential(name)
     frames = [random_frame("triclinic", n=5, seed=s) for s in range(2)]
     env = environment(potential, frames, basis)
-    shape = env.features[0].values.shape if isinstance(env.features[0], Moments) else env.features[0].rows.shape
     generator = torch.Generator().manual_seed(0)
-    gradient = torch.randn(shape, dtype=torch.float64, generator=generator)
     force_bar = torch.randn(2, 5, 3, dtype=torch.float64, generator=generator)
     virial_bar = torch.randn(2, 3, 3, dtype=torch.float64, generator=generator)
-    (transpose,) = env.transposes
-    force, virial = transpose.forces(gradient)
-    there = (force * force_bar).sum() + (virial * virial_bar).sum()
-    back = (transpose.adjoint(force_bar, virial_bar, torch.float64) * gradient).sum()
-    assert float(there) == pytest.approx(float(back), rel=1e-12)
+    for transpose in env.transposes:
+        adjoint = transpose.adjoint(force_bar, virial_bar, torch.float64)
+        gradient = torch.randn(adjoint.shape, dtype=torch.float64, generator=generator)
+        force, virial = transpose.forces(gradient)
+        there = (force * force_bar).sum() + (virial * virial_bar).sum()
+        assert float(there) == pytest.approx(float((adjoint * gradient).sum()), rel=1e-12)
+
+
+def test_types_that_do_not_occur_have_no_columns() -> None:
+    """A model of all elements must not carry all of them through a micro-batch of water."""
+    potential = random_potential({**ATTEN}, type_map=ELEMENTS)
+    frame = random_frame("cubic")
+    types = np.array([7, 0])[frame.types]
+    env = environment(potential, [Frame(frame.coord, frame.cell, types)], FINE)
+    (moments,) = env.features
+    assert isinstance(moments, Moments)
+    assert moments.columns == (0, 7)
+    assert moments.values.shape == (6, 4, 2 * FINE.size)
 
 
 def test_forces_are_the_derivative_of_the_expanded_energy_itself() -> None:

@@ -28,6 +28,21 @@ DESCRIPTOR = {
 }
 FITTING = {"type": "ener", "neuron": [8, 8], "resnet_dt": True, "seed": 2}
 
+RADIAL = {"type": "se_e2_r", "axis_neuron": None}
+ATTEN = {"type": "se_atten", "sel": 26, "attn_layer": 0, "tebd_dim": 3, "type_one_side": False, "set_davg_zero": True}
+
+
+def hybrid(*members: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "hybrid", "list": [section(member) for member in members]}
+
+
+def section(changes: dict[str, Any]) -> dict[str, Any]:
+    """A descriptor: the plain one with changes."""
+    if "list" in changes:
+        return changes
+    return {key: value for key, value in {**DESCRIPTOR, **changes}.items() if value is not None}
+
+
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "one_side": ({"resnet_dt": True}, {}),
     "two_side": ({"type_one_side": False, "neuron": [3, 6, 6]}, {"resnet_dt": False}),
@@ -41,6 +56,14 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "parameters": ({}, {"numb_fparam": 2, "numb_aparam": 3}),
     "atom_ener": ({}, {"atom_ener": [-1.5, None], "numb_fparam": 1}),
     "float32": ({"precision": "float32"}, {"precision": "float32"}),
+    "radial": ({**RADIAL, "resnet_dt": True}, {}),
+    "concat": (ATTEN, {"numb_fparam": 1}),
+    "concat_mean": ({**ATTEN, "set_davg_zero": False, "use_tebd_bias": True, "type_one_side": True}, {}),
+    "strip": ({**ATTEN, "tebd_input_mode": "strip", "exclude_types": [[0, 1]]}, {"atom_ener": [-1.5, None]}),
+    "smooth": ({**ATTEN, "tebd_input_mode": "strip", "smooth_type_embedding": True, "use_econf_tebd": True}, {}),
+    "second": ({**ATTEN, "type": "se_atten_v2", "concat_output_tebd": False}, {}),
+    "hybrid": (hybrid({}, {**RADIAL, "rcut": 3.1, "sel": [6, 9]}), {}),
+    "hybrid_mixed": (hybrid(ATTEN, {"rcut": 3.1}, {**ATTEN, "type": "se_atten_v2", "rcut": 3.4}), {}),
 }
 
 CELLS = {
@@ -61,7 +84,7 @@ def main() -> None:
     for name, (descriptor, fitting) in MODELS.items():
         config = {
             "type_map": ["O", "H"],
-            "descriptor": {**DESCRIPTOR, **descriptor},
+            "descriptor": section(descriptor),
             "fitting_net": {**FITTING, **fitting},
         }
         model = random_model(config)
@@ -80,10 +103,12 @@ def random_model(config: dict[str, Any]) -> dict[str, Any]:
 
     rng = np.random.default_rng(3)
     model = get_model(config).serialize()
-    statistics = model["descriptor"]["@variables"]
-    statistics["davg"][..., 0] = rng.uniform(0.05, 0.15, (2, 1))
-    statistics["dstd"][..., 0] = rng.uniform(0.04, 0.1, (2, 1))
-    statistics["dstd"][..., 1:] = rng.uniform(0.04, 0.1, (2, 1, 1))
+    for part in model["descriptor"].get("list", [model["descriptor"]]):
+        statistics = part["@variables"]
+        if not part["set_davg_zero"]:
+            statistics["davg"][..., 0] = rng.uniform(0.05, 0.15, (2, 1))
+        statistics["dstd"][..., 0] = rng.uniform(0.04, 0.1, (2, 1))
+        statistics["dstd"][..., 1:] = rng.uniform(0.04, 0.1, (2, 1, 1))
     model["@variables"]["out_bias"] = rng.normal(size=(1, 2, 1))
     parameters = model["fitting"]["@variables"]
     for key, draw in (("avg", rng.normal), ("inv_std", rng.lognormal)):

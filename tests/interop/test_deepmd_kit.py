@@ -12,9 +12,23 @@ import pytest
 import torch
 
 from lockstep.config.descriptors import settled_sel
+from lockstep.config.elements import ELEMENTS, spin_orbitals
 from lockstep.interop.deepmd import load_dp, save_dp
 from lockstep.model import Potential
-from potentials import ACTIVATIONS, CELLS, VARIANTS, close, evaluate, random_frame, random_potential, stack
+from potentials import (
+    ACTIVATIONS,
+    CELLS,
+    KINDS,
+    VARIANTS,
+    Frame,
+    close,
+    evaluate,
+    random_frame,
+    random_potential,
+    stack,
+    variant_potential,
+    with_parameters,
+)
 
 REFERENCE = Path(__file__).parent / "reference"
 REFERENCE_MODELS = sorted(path.stem for path in REFERENCE.glob("*.dp"))
@@ -42,9 +56,20 @@ def cases() -> dict[str, Case]:
     found["float32"] = Case(random_potential(single, single), "cubic", tolerance=2e-6)
     found["float32-fitting"] = Case(random_potential({}, single), "cubic", tolerance=2e-6)
     found["sel-too-small"] = Case(random_potential({"sel": [2, 20]}), "cubic")
+    for name in KINDS:
+        # DeePMD-kit's readers know `se_e2_r` with one net per neighbour type only.
+        if name != "radial_two_side":
+            potential = variant_potential(name)
+            found |= {f"{name}-{kind}": Case(potential, kind) for kind in (*CELLS, *SPECIAL)}
     return found
 
 
+SPECIAL = {
+    "one_atom": Frame(np.zeros((1, 3)), None, np.array([1])),
+    "far_apart": Frame(np.array([[0.0, 0, 0], [20, 0, 0], [0, 40, 0]]), None, np.array([1, 0, 1])),
+    "small_cell": Frame(np.zeros((1, 3)), np.diag([2.6, 2.9, 2.7]), np.array([0])),
+}
+"""Empty environments, and an atom that sees itself many times over."""
 CASES = cases()
 
 
@@ -61,6 +86,8 @@ def answers(peer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def frames(case: Case) -> list:
+    if case.kind in SPECIAL:
+        return [with_parameters(SPECIAL[case.kind], case.potential, np.random.default_rng(5))] * 2
     first = random_frame(case.kind, potential=case.potential)
     # DeePMD-kit takes one list of types for all frames.
     second = random_frame(case.kind, seed=1, potential=case.potential)
@@ -77,6 +104,13 @@ def test_deepmd_kit_computes_our_energies_from_our_files(name: str, answers: Pat
     assert theirs["rcut"] == 4.0
     close(ours.energy, theirs["energy"], case.tolerance)
     close(ours.atom_energy, theirs["atom_energy"], case.tolerance)
+
+
+@pytest.mark.interop
+def test_electronic_configurations_are_those_of_deepmd_kit(peer) -> None:
+    told = peer("peer_electrons.py").split()
+    ours = [name + "".join("+" if taken > 0 else "-" for taken in spin_orbitals(name)) for name in ELEMENTS]
+    assert ours == told
 
 
 @pytest.fixture(scope="module")

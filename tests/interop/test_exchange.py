@@ -14,7 +14,7 @@ import torch
 from lockstep.errors import CheckpointError, UserError
 from lockstep.interop.deepmd import load_dp, save_dp
 from lockstep.interop.exchange import Tree, is_exchange_file, read_tree, write_tree
-from potentials import VARIANTS, evaluate, random_frame, random_potential, variant_potential
+from potentials import KINDS, VARIANTS, evaluate, random_frame, random_potential, variant_potential
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [*VARIANTS, *KINDS])
 def test_a_round_trip_is_exact_to_the_bit(name: str, tmp_path: Path) -> None:
     before = variant_potential(name)
     save_dp(before, tmp_path / "model.dp")
@@ -33,7 +33,9 @@ def test_a_round_trip_is_exact_to_the_bit(name: str, tmp_path: Path) -> None:
     assert after.cutoffs == before.cutoffs
     saved, loaded = before.state_dict(), after.state_dict()
     assert list(loaded) == list(saved)
-    assert all(torch.equal(loaded[key], saved[key]) for key in saved)
+    # Rows of radial descriptors have no angular spread, and files no place for one.
+    unused = "row_std_angular" if "radial" in name or "hybrid" in name else "nothing"
+    assert all(torch.equal(loaded[key], saved[key]) for key in saved if not key.startswith(unused))
     frame = random_frame("triclinic", potential=before)
     assert torch.equal(evaluate(after, frame).force, evaluate(before, frame).force)
 
@@ -143,7 +145,7 @@ def test_what_is_missing_is_named(keys: tuple[str, ...], model: Path) -> None:
 
 UNSUPPORTED: dict[str, tuple[tuple[str, ...], object]] = {
     "linear_ener": (("type",), "linear_ener"),
-    "se_atten": (("descriptor", "type"), "se_atten"),
+    "se_e3": (("descriptor", "type"), "se_e3"),
     "compressed": (("descriptor", "compress"), {"min_nbor_dist": 0.9}),
     "spin": (("descriptor", "spin"), {"use_spin": [True, False]}),
     "exp_switch": (("descriptor", "env_mat", "use_exp_switch"), True),

@@ -13,6 +13,7 @@ from lockstep.model import Potential
 from potentials import (
     ACTIVATIONS,
     CELLS,
+    KINDS,
     VARIANTS,
     Frame,
     close,
@@ -60,7 +61,7 @@ def check_derivatives(potential: Potential, frame: Frame, step: float = STEP, to
     assert found.force.abs().max() > 1e-3, "a potential without forces would show nothing"
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [*VARIANTS, *KINDS])
 def test_forces_and_virial_are_derivatives_of_the_energy(name: str) -> None:
     potential = variant_potential(name)
     # A small step: the switch has a kink in its third derivative.

@@ -9,7 +9,17 @@ from torch import Tensor
 
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
-from potentials import ACTIVATIONS, VARIANTS, Frame, close, random_frame, random_potential, stack, variant_potential
+from potentials import (
+    ACTIVATIONS,
+    KINDS,
+    VARIANTS,
+    Frame,
+    close,
+    random_frame,
+    random_potential,
+    stack,
+    variant_potential,
+)
 from reference_model import ReferenceModel
 
 
@@ -66,7 +76,7 @@ def check_against_reference(potential: Potential, frames: list[Frame]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["triclinic", "none"])
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [*VARIANTS, *KINDS])
 def test_gradients_equal_those_of_the_textbook_model(name: str, kind: str) -> None:
     potential = variant_potential(name)
     check_against_reference(potential, [random_frame(kind, n=5, seed=s, potential=potential) for s in range(2)])

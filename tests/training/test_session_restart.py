@@ -13,9 +13,10 @@ import torch
 
 from lockstep.checkpoint.find import load_checkpoint
 from lockstep.training.loop import Trainer
-from runs import SLOW_STEPS, dp, dp_process, tiny_input, tiny_system, write_input
+from runs import SLOW_STEPS, TINY, dp, dp_process, tiny_input, tiny_system, write_input
 
 TWO_SYSTEMS = {"systems": ["train", "other"], "batch_size": [1, 2], "auto_prob": "prob_sys_size;0:1:0.3;1:2:0.7"}
+ATTEN = {"sel": "auto", "rcut": 4.0, "neuron": [4, 8], "axis_neuron": 3, "attn_layer": 0, "tebd_dim": 3, "seed": 1}
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "disp_avg": {"training__disp_avg": True, "training__disp_freq": 5},
@@ -33,6 +34,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "epochs": {"training__numb_steps": None, "training__numb_epoch": 2},
     "sel by counting": {"model__descriptor__sel": "auto"},
+    "se_e2_r": {"model__descriptor": {"type": "se_e2_r", "rcut": 4.0, "neuron": [4, 8], "seed": 1}},
+    "se_atten": {"model__descriptor": {**ATTEN, "type": "se_atten"}},
+    "se_atten_v2": {"model__descriptor": {**ATTEN, "type": "se_atten_v2"}},
+    "hybrid": {
+        "model__descriptor": {
+            "type": "hybrid",
+            "list": [{**ATTEN, "type": "dpa1", "rcut": 3.5}, {**TINY["model"]["descriptor"], "sel": "auto"}],
+        }
+    },
     "frozen layers": {"model__fitting_net__trainable": [False, True, True], "model__descriptor__trainable": False},
 }
 

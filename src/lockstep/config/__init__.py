@@ -1,7 +1,14 @@
 """The input file: typed, documented, validated. Every default of an option lives here and nowhere else."""
 
 from lockstep.config.cutoff import Cutoff
-from lockstep.config.descriptors import DescriptorConfig, SeE2AConfig
+from lockstep.config.descriptors import (
+    DescriptorConfig,
+    HybridConfig,
+    SeAttenConfig,
+    SeAttenV2Config,
+    SeE2AConfig,
+    SeE2RConfig,
+)
 from lockstep.config.input import AnyInput, Input, RawInput, load_input, parse_input, parse_raw_input
 from lockstep.config.learning_rate import (
     BaseLearningRate,
@@ -27,13 +34,17 @@ __all__ = [
     "EnergyFittingConfig",
     "EnergyLossConfig",
     "ExpLearningRate",
+    "HybridConfig",
     "Input",
     "LearningRateConfig",
     "LossConfig",
     "ModelConfig",
     "OptimizerConfig",
     "RawInput",
+    "SeAttenConfig",
+    "SeAttenV2Config",
     "SeE2AConfig",
+    "SeE2RConfig",
     "SoapConfig",
     "TrainingConfig",
     "TrainingDataConfig",

@@ -59,10 +59,13 @@ def _problems(details: ErrorDetails, location: Location, walk: Walk) -> Iterator
 
 
 def _problem_of(finding: Finding, section: Any, location: Location, walk: Walk) -> Problem:
-    keys = tuple(finding.key.split(".")) if finding.key else ()
+    keys: Location = tuple(int(key) if key.isdecimal() else key for key in finding.key.split(".") if key)
     value = section
     for key in keys:
-        value = value.get(key, NO_VALUE) if isinstance(value, dict) else NO_VALUE
+        try:
+            value = value[key]
+        except (LookupError, TypeError):
+            value = NO_VALUE
     return Problem(walk.path((*location, *keys)), finding.reason, value if keys else NO_VALUE, finding.remedy)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from lockstep.config import unsupported
-from lockstep.config.descriptors import DESCRIPTORS, DescriptorConfig
+from lockstep.config.descriptors import DESCRIPTORS, OTHER_NAMES, DescriptorConfig
 from lockstep.config.nets import Activation, Precision, Widths
 from lockstep.config.section import (
     Aliases,
@@ -84,9 +84,7 @@ class ModelConfig(Section):
     """The kind of model: a descriptor followed by a fitting net."""
     type_map: Annotated[tuple[Text, ...], Field(min_length=1)]
     """Names of the atom types, in the order of their numbers."""
-    descriptor: Annotated[
-        DescriptorConfig, Tags(None, unsupported.DESCRIPTOR_TYPES, (("se_a", "se_e2_a"),), DESCRIPTORS)
-    ]
+    descriptor: Annotated[DescriptorConfig, Tags(None, unsupported.DESCRIPTOR_TYPES, OTHER_NAMES, DESCRIPTORS)]
     """How the surroundings of an atom are described."""
     fitting_net: Annotated[EnergyFittingConfig, Tags("ener", unsupported.FITTING_TYPES)]
     """How the description becomes an energy."""
@@ -98,7 +96,7 @@ class ModelConfig(Section):
 
     def findings(self) -> Iterator[Finding]:
         """Yield lists that do not fit the atom types, and a model with nothing to train."""
-        if not (self.descriptor.trainable or any(self.fitting_net.trainable_layers)):
+        if not (self.descriptor.is_trained() or any(self.fitting_net.trainable_layers)):
             yield Finding(
                 "fitting_net.trainable", "nothing is trainable: model.descriptor.trainable is false too", "train a part"
             )
@@ -111,4 +109,4 @@ class ModelConfig(Section):
         if energies and len(energies) != n:
             reason = f"has {len(energies)} entries, but {types}"
             yield Finding("fitting_net.atom_ener", reason, "give one number per type, null for those to be fitted")
-        yield from (replace(each, key=f"descriptor.{each.key}") for each in self.descriptor.misfits(n))
+        yield from (replace(each, key=f"descriptor.{each.key}") for each in self.descriptor.misfits(self.type_map))

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from lockstep.config.input import Input
 from lockstep.config.section import Section
-from lockstep.config.walk import section_classes, tags_of
+from lockstep.config.walk import item_field, section_classes, tags_of
 
 _INTRODUCTION = """\
 # Input file
@@ -119,7 +119,10 @@ def _adjust_tags(info: FieldInfo, definitions: dict[str, Any]) -> None:
 def _key(cls: type[Section], name: str) -> KeyReference:
     info = cls.model_fields[name]
     tags = tags_of(info)
-    words = "object" if section_classes(info) else type_words(info.annotation, tuple(info.metadata))
+    if item_field(info) is not None:
+        words = "list of objects, each with a type as above"
+    else:
+        words = "object" if section_classes(info) else type_words(info.annotation, tuple(info.metadata))
     if tags is not None:
         words = f"object with type {' or '.join(section_classes(info))}"
         words += f" (default {tags.default})" if tags.default else ""

@@ -90,9 +90,7 @@ DESCRIPTOR_TYPES = (
     *("dpa4c", "DPA4C", "dpa4", "DPA4", "SeZM", "sezm"),
     *("se_e3", "se_at", "se_a_3be", "se_t"),
     *("se_a_tpe", "se_a_ebd", "se_a_ebd_v2", "se_a_tpe_v2"),
-    *("se_e2_r", "se_r"),
-    *("hybrid", "se_e3_tebd", "se_a_mask"),
-    *("se_atten", "dpa1", "se_atten_v2", "dpa2", "dpa3"),
+    *("se_e3_tebd", "se_a_mask", "dpa2", "dpa3"),
 )
 FITTING_TYPES = ("dpa4_ener", "sezm_ener", "dos", "population", "property", "polar", "dipole")
 OPTIMIZER_TYPES = ("LKF", "AdaMuon", "HybridMuon")

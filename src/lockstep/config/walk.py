@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -71,19 +71,23 @@ class Walk:
         here = (*at, name)
         if key != name:
             self.spelling[here] = key
-        clean[name] = value
-        info = cls.model_fields[name]
+        clean[name] = self._value(cls.model_fields[name], value, here)
+
+    def _value(self, info: FieldInfo, value: Any, here: Location) -> Any:
+        """A value with the sections in it cleaned."""
+        item = item_field(info)
+        if item is not None and isinstance(value, list | tuple):
+            return [self._value(item, each, (*here, number)) for number, each in enumerate(value)]
         choices = section_classes(info)
         if not choices or not isinstance(value, dict):
-            return
+            return value
         chosen = self._choose(choices, info, value, here)
         if chosen is None:
             self.abandoned.add(here)
-            return
+            return value
         sub_class, tag = chosen
-        clean[name] = self.section(sub_class, value, here)
-        if tag is not None:
-            clean[name]["type"] = tag
+        result = self.section(sub_class, value, here)
+        return result if tag is None else {**result, "type": tag}
 
     def _choose(
         self, choices: dict[str, type[Section]], info: FieldInfo, value: dict[Any, Any], here: Location
@@ -137,6 +141,14 @@ def changes_nothing(value: object, default: object) -> bool:
 def tags_of(info: FieldInfo) -> Tags | None:
     """Return how the type of a sub-section is chosen, if it is."""
     return next((marker for marker in info.metadata if isinstance(marker, Tags)), None)
+
+
+def item_field(info: FieldInfo) -> FieldInfo | None:
+    """Return what a list of sections holds; None for any other field."""
+    if get_origin(info.annotation) is not tuple:
+        return None
+    item = FieldInfo.from_annotation(get_args(info.annotation)[0])
+    return item if section_classes(item) else None
 
 
 def section_classes(info: FieldInfo) -> dict[str, type[Section]]:

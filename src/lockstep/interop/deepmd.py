@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from lockstep.config import EnergyFittingConfig, ModelConfig
 from lockstep.errors import CheckpointError
-from lockstep.interop.descriptors import Described, descriptor_section, descriptor_tree, load_descriptor, picked
+from lockstep.interop.described import Described, picked
+from lockstep.interop.descriptors import descriptor_section, descriptor_tree, load_descriptor
 from lockstep.interop.exchange import Tree, read_tree, write_tree
 from lockstep.interop.trees import (
     Limit,

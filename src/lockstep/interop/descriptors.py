@@ -2,70 +2,31 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from lockstep.config import Cutoff, SeE2AConfig
-from lockstep.config.section import Section
-from lockstep.errors import CheckpointError
+from lockstep.config import SeAttenConfig, SeAttenV2Config, SeE2AConfig, SeE2RConfig
+from lockstep.config.descriptors import OTHER_NAMES
 from lockstep.geometry import RowScale
+from lockstep.interop.atten import SeAttenExchange
+from lockstep.interop.described import Described, Exchange, common_limits, one_cutoff_tree, picked, row_scale
 from lockstep.interop.exchange import Tree
-from lockstep.interop.trees import (
-    array_of,
-    collection_tree,
-    embedding_net_tree,
-    load_nets,
-    precision_name,
-    refuse_unsupported,
-)
+from lockstep.interop.trees import collection_tree, embedding_net_tree, load_nets, refuse_unsupported
 from lockstep.network.descriptors import Descriptor
+from lockstep.network.descriptors.hybrid import Hybrid
 from lockstep.network.descriptors.se_e2_a import NetsByType
-
-
-@dataclass(frozen=True)
-class Described:
-    """A descriptor with the constants of its geometry."""
-
-    config: Any
-    module: Any
-    cutoffs: tuple[Cutoff, ...]
-    scales: tuple[RowScale, ...]
-    type_map: tuple[str, ...]
-
-
-class Exchange(ABC):
-    """How descriptors of one type are written and read."""
-
-    @abstractmethod
-    def tree(self, own: Described) -> Tree:
-        """DeePMD-kit's description."""
-
-    @abstractmethod
-    def section(self, tree: Tree) -> dict[str, Any]:
-        """The input's `descriptor` section that the description means; what is not supported is refused."""
-
-    @abstractmethod
-    def load(self, module: Any, tree: Tree) -> tuple[RowScale, ...]:
-        """Copy the weights into a descriptor of that section; the rows' scale for each of its cutoffs is returned."""
 
 
 class SeE2AExchange(Exchange):
     """`se_e2_a`, which DeePMD-kit also calls `se_a`."""
 
     def tree(self, own: Described) -> Tree:
-        config: SeE2AConfig = own.config
         return {
             "@class": "Descriptor",
             "@version": 2,
             "type": "se_e2_a",
-            "axis_neuron": config.axis_neuron,
+            "axis_neuron": own.config.axis_neuron,
             **one_cutoff_tree(own),
-            **nets_by_type_tree(own.module, config),
+            **nets_by_type_tree(own.module, own.config),
         }
 
     def section(self, tree: Tree) -> dict[str, Any]:
@@ -77,82 +38,64 @@ class SeE2AExchange(Exchange):
         return (row_scale(tree["@variables"]),)
 
 
-def common_limits(tree: Tree) -> list[tuple[str, Any, tuple[Any, ...]]]:
-    return [
-        ("descriptor.compress", tree.get("compress"), (None,)),
-        ("descriptor.spin", tree.get("spin"), (None,)),
-        ("use_exp_switch", tree.get("env_mat", {}).get("use_exp_switch", False), (False,)),
-    ]
+class SeE2RExchange(Exchange):
+    """`se_e2_r`, which DeePMD-kit also calls `se_r`. Its rows have one component."""
+
+    def tree(self, own: Described) -> Tree:
+        tree = {
+            "@class": "Descriptor",
+            "@version": 2,
+            "type": "se_r",
+            **one_cutoff_tree(own),
+            **nets_by_type_tree(own.module, own.config),
+        }
+        tree["@variables"] = {name: value[..., :1] for name, value in tree["@variables"].items()}
+        return tree
+
+    def section(self, tree: Tree) -> dict[str, Any]:
+        refuse_unsupported(common_limits(tree))
+        return {**picked(tree, SeE2RConfig), "type": "se_e2_r"}
+
+    def load(self, module: NetsByType, tree: Tree) -> tuple[RowScale, ...]:
+        load_nets(module.nets, tree["embeddings"]["networks"])
+        return (row_scale(tree["@variables"]),)
 
 
-def picked(tree: Tree, section: type[Section]) -> dict[str, Any]:
-    """The settings of a section that a description has."""
-    # DeePMD-kit writes null for options left at their default.
-    return {name: tree[name] for name in section.model_fields if tree.get(name) is not None}
-
-
-def one_cutoff_tree(own: Described) -> Tree:
-    """What the descriptions of all descriptors with one cutoff have in common."""
-    config, (cutoff,), (scale,) = own.config, own.cutoffs, own.scales
-    mean, std = row_constants(scale, cutoff)
-    return {
-        "rcut": config.rcut,
-        "rcut_smth": config.rcut_smth,
-        "sel": [cutoff.shared] if cutoff.shared is not None else list(cutoff.sel),
-        "neuron": list(config.neuron),
-        "resnet_dt": config.resnet_dt,
-        "set_davg_zero": config.set_davg_zero,
-        "activation_function": config.activation_function,
-        "precision": precision_name(own.module.dtype),
-        "env_mat": {
-            "rcut": config.rcut,
-            "rcut_smth": config.rcut_smth,
-            "protection": config.env_protection,
-            "use_exp_switch": False,
-        },
-        "exclude_types": [list(pair) for pair in config.exclude_types],
-        "env_protection": config.env_protection,
-        "@variables": {"davg": mean, "dstd": std},
-        "type_map": list(own.type_map),
-        "trainable": config.trainable,
-        "type_one_side": config.type_one_side,
-        "spin": None,
-    }
-
-
-def nets_by_type_tree(module: NetsByType, config: SeE2AConfig) -> Tree:
+def nets_by_type_tree(module: NetsByType, config: SeE2AConfig | SeE2RConfig) -> Tree:
     nets = [embedding_net_tree(net, config.neuron, config.activation_function, config.resnet_dt) for net in module.nets]
     ndim = 1 if config.type_one_side else 2
     return {"embeddings": collection_tree(nets, ndim, module.ntypes, "embedding_network")}
 
 
-def row_constants(scale: RowScale, cutoff: Cutoff) -> tuple[NDArray, NDArray]:
-    """Mean and spread of the rows, as often as there are slots."""
-    mean = np.zeros((cutoff.ntypes, cutoff.n_slots, 4))
-    std = np.empty_like(mean)
-    mean[..., 0] = array_of(scale.mean)[:, None]
-    std[..., 0] = array_of(scale.std_radial)[:, None]
-    std[..., 1:] = array_of(scale.std_angular)[:, None, None]
-    return mean, std
+class HybridExchange(Exchange):
+    """`hybrid`: a list of others."""
+
+    def tree(self, own: Described) -> Tree:
+        members = [
+            descriptor_tree(Described(config, module, (cutoff,), (scale,), own.type_map))
+            for config, module, cutoff, scale in zip(
+                own.config.parts(), own.module.members, own.cutoffs, own.scales, strict=True
+            )
+        ]
+        return {"@class": "Descriptor", "@version": 1, "type": "hybrid", "list": members}
+
+    def section(self, tree: Tree) -> dict[str, Any]:
+        return {"type": "hybrid", "list": [descriptor_section(member) for member in tree["list"]]}
+
+    def load(self, module: Hybrid, tree: Tree) -> tuple[RowScale, ...]:
+        members = zip(module.members, tree["list"], strict=True)
+        return tuple(scale for member, own in members for scale in load_descriptor(cast(Descriptor, member), own))
 
 
-def row_scale(variables: Tree) -> RowScale:
-    mean, std = variables["davg"], variables["dstd"]
-    uniform = (
-        np.ptp(mean, axis=1).max() == 0
-        and np.ptp(std, axis=1).max() == 0
-        and np.abs(mean[..., 1:]).max(initial=0) == 0
-        and np.ptp(std[..., 1:], axis=-1).max() == 0
-    )
-    if not uniform:
-        raise CheckpointError("the rows' mean and spread differ between slots, which is not supported yet")
-    columns = (mean[:, 0, 0], std[:, 0, 0], std[:, 0, 1])
-    return RowScale(*(torch.tensor(column, dtype=torch.float64) for column in columns))
-
-
-EXCHANGES: dict[str, Exchange] = {"se_e2_a": SeE2AExchange()}
+EXCHANGES: dict[str, Exchange] = {
+    "se_e2_a": SeE2AExchange(),
+    "se_e2_r": SeE2RExchange(),
+    "se_atten": SeAttenExchange(SeAttenConfig, "dpa1"),
+    "se_atten_v2": SeAttenExchange(SeAttenV2Config, "se_atten_v2"),
+    "hybrid": HybridExchange(),
+}
 """How descriptors of each type of the input file are written."""
-NAMES = {"se_a": "se_e2_a"}
+NAMES = dict(OTHER_NAMES)
 """Other names in DeePMD-kit's descriptions."""
 
 
@@ -169,6 +112,6 @@ def load_descriptor(module: Descriptor, tree: Tree) -> tuple[RowScale, ...]:
 
 
 def _exchange(tree: Tree) -> Exchange:
-    name = str(NAMES.get(tree["type"], tree["type"]))
+    name = NAMES.get(str(tree["type"]), str(tree["type"]))
     refuse_unsupported([("descriptor type", name, tuple(EXCHANGES))])
     return EXCHANGES[name]

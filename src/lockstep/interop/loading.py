@@ -19,7 +19,11 @@ from lockstep.model.weights import load_weights
 
 log = logging.getLogger(__name__)
 
-_NOT_OF_THE_MODEL = ("seed", "trainable", "data_stat_nbatch", "data_stat_protect", "rcond", "spectral")
+_NOT_OF_THE_MODEL = (
+    *("seed", "trainable", "data_stat_nbatch", "data_stat_protect", "rcond", "spectral"),
+    # Of attention layers, which native models have none of.
+    *("attn", "attn_dotr", "trainable_ln", "ln_eps", "scaling_factor", "normalize", "temperature"),
+)
 _SUFFIX = ".dp"
 _FOREIGN = (".pb", ".pt2", ".pte", ".savedmodel", ".savedmodeltf", ".hlo")
 
@@ -100,7 +104,12 @@ def _settled(given: ModelConfig, saved: ModelConfig) -> ModelConfig:
 
 def _spelt_out(model: dict[str, Any]) -> dict[str, Any]:
     """With `default` replaced by what it stands for: model files of other programs always say it."""
+    spelt = dict(model)
+    if "list" in spelt:
+        spelt["list"] = {str(number): _spelt_out(member) for number, member in enumerate(spelt["list"])}
     for part in ("descriptor", "fitting_net"):
-        if model[part]["precision"] == "default":
-            model[part]["precision"] = "float64"
-    return model
+        if part in spelt:
+            spelt[part] = _spelt_out(spelt[part])
+    if spelt.get("precision") == "default":
+        spelt["precision"] = "float64"
+    return spelt

@@ -32,7 +32,7 @@ class EnergyNetwork(nn.Module):
         super().__init__()
         ntypes = len(config.type_map)
         self.descriptor = make_descriptor(
-            config.descriptor, config.type_map, _generator(config.descriptor.seed, role=0)
+            config.descriptor, config.type_map, _generator(config.descriptor.seeds(), role=0)
         )
         self.fitting = EnergyFitting(
             config.fitting_net,

@@ -128,10 +128,15 @@ class MLP(nn.Module):
 
 
 def embedding_net(
-    neuron: Sequence[int], activation: str, resnet_dt: bool, dtype: torch.dtype, generator: torch.Generator
+    neuron: Sequence[int],
+    activation: str,
+    resnet_dt: bool,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+    n_in: int = 1,
 ) -> MLP:
-    """From one radial number to `neuron[-1]` features."""
-    return MLP(_hidden_layers([1, *neuron], activation, resnet_dt, dtype, generator))
+    """From one radial number (and what else its input has) to `neuron[-1]` features."""
+    return MLP(_hidden_layers([n_in, *neuron], activation, resnet_dt, dtype, generator))
 
 
 def fitting_net(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from lockstep.config import SeE2AConfig
+from lockstep.config import SeE2AConfig, SeE2RConfig
 from lockstep.geometry import Moments, Rows, View
 from lockstep.network.contraction import Quadratic
 from lockstep.network.descriptors.base import Embedding
@@ -20,7 +20,12 @@ class NetsByType(SlotSum):
     """One embedding net for each neighbour type (`type_one_side`), or for each pair of centre and neighbour type."""
 
     def __init__(
-        self, config: SeE2AConfig, type_map: Sequence[str], generator: torch.Generator, *, angular: bool = True
+        self,
+        config: SeE2AConfig | SeE2RConfig,
+        type_map: Sequence[str],
+        generator: torch.Generator,
+        *,
+        angular: bool = True,
     ) -> None:
         super().__init__()
         self.ntypes = len(type_map)
