@@ -52,6 +52,10 @@ class Input(Section):
     def findings(self) -> Iterator[Finding]:
         """Yield what does not fit together across sections."""
         yield from _warmup_findings(self)
+        precision = self.model.fitting_net.precision
+        if self.training.mixed_precision is not None and precision == "float32":
+            reason = "needs a fitting net in float64, and model.fitting_net.precision is float32"
+            yield Finding("training.mixed_precision", reason, "leave one of them out")
 
 
 class RawInput(Section):

@@ -38,8 +38,9 @@ class BaseLearningRate(Section):
     """Warm-up as a fraction of all training steps, instead of `warmup_steps`."""
     warmup_start_factor: NonNegative = 0.0
     """The warm-up begins at this fraction of `start_lr`."""
-    scale_by_worker: Literal["linear", "sqrt", "none"] = "linear"
-    """How the rate grows with the number of workers: by their number, its square root, or not at all."""
+    scale_by_worker: Literal["linear", "sqrt", "none", "auto"] = "linear"
+    """How the rate grows with the number of workers: by their number, its square root, not at all, or `auto`, which
+    also counts accumulated micro-batches and knows the optimizer."""
 
     @property
     def final_lr(self) -> float:

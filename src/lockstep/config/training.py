@@ -139,6 +139,15 @@ class ValidationDataConfig(DataConfig):
     """Number of batches averaged for each line of the learning curve."""
 
 
+class MixedPrecisionConfig(Section):
+    """Which numbers a training in mixed precision computes with."""
+
+    compute_prec: Literal["float32"] = "float32"
+    """Precision of the fitting nets' matrix products."""
+    output_prec: Literal["float64"] = "float64"
+    """Precision of weights, optimizer, descriptor, energies and forces."""
+
+
 class TrainingConfig(Section):
     """The run: data, length, files, display."""
 
@@ -192,6 +201,8 @@ class TrainingConfig(Section):
     """Scale the gradient down to this norm when it is longer; 0 leaves it alone."""
     acc_freq: Count = 1
     """Accumulate the gradients of this many steps for each update of the weights."""
+    mixed_precision: MixedPrecisionConfig | None = None
+    """Compute the fitting nets' matrix products of a float64 model in float32; null for float64 throughout."""
     zero_stage: Annotated[Literal[0, 1], BeforeValidator(_zero_stage)] = 0
     """1 shares the optimizer's work and memory out among the ranks, as SOAP always does; 0 leaves all of it to each."""
     scale_steps_by_worker: Flag = False

@@ -67,7 +67,6 @@ LOSS: dict[str, object] = {
 }
 
 TRAINING: dict[str, object] = {
-    "mixed_precision": None,
     "ckpt_keep_ratio": None,
     "enable_ema": False,
     "ema_decay": 0.999,

@@ -75,7 +75,7 @@ class LayerPass:
 
     def __init__(self, blocks: Sequence[Block], layers: Sequence[Layer], x: Tensor) -> None:
         self.layer = layers[0]
-        self._parts = [_Part(block.rows, layer) for block, layer in zip(blocks, layers, strict=True)]
+        self._parts = [_Part(block.rows, layer, x.dtype) for block, layer in zip(blocks, layers, strict=True)]
         self.x = x
         self.before = x.new_empty(x.shape[0], self.layer.n_out)
         for part in self._parts:
@@ -140,12 +140,12 @@ class LayerPass:
 
 
 class _Part:
-    """One net's layer: its rows, its weights, the sum that is its largest weight's cotangent."""
+    """One net's layer: its rows, its weights in the precision of the products, its largest weight's cotangent."""
 
-    def __init__(self, rows: slice, layer: Layer) -> None:
+    def __init__(self, rows: slice, layer: Layer, dtype: torch.dtype) -> None:
         self.rows = rows
-        self.weight, self.bias = layer.weight.detach(), layer.bias.detach()
-        self.idt = None if layer.idt is None else layer.idt.detach()
+        self.weight, self.bias = layer.weight.detach().to(dtype), layer.bias.detach().to(dtype)
+        self.idt = None if layer.idt is None else layer.idt.detach().to(dtype)
         self.sum = _WeightSum(layer.weight)
 
 
@@ -166,10 +166,13 @@ class _WeightSum:
         if not self._weight.requires_grad:
             return
         if self._buffer is not None and getattr(self._weight, "main_grad_old", False):
-            torch.mm(left, right, out=self._buffer)
+            if self._buffer.dtype == left.dtype:
+                torch.mm(left, right, out=self._buffer)
+            else:
+                self._buffer.copy_(left @ right)
             self._weight.main_grad_old = False  # type: ignore[attr-defined]
         elif self._buffer is not None:
-            self._buffer.addmm_(left, right)
+            self._buffer.addmm_(left, right) if self._buffer.dtype == left.dtype else self._buffer.add_(left @ right)
         elif self.result is None:
             self.result = left @ right
         else:

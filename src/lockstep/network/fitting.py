@@ -24,6 +24,10 @@ class EnergyFitting(nn.Module):
     Args:
         contraction: from a descriptor's sums to what the nets see.
         mixed_types: one net serves centres of every type.
+
+    Attributes:
+        product_dtype: precision of the matrix products, from the descriptor to the energies; that of the weights,
+            unless training is in mixed precision.
     """
 
     parameter_mean: Tensor
@@ -39,6 +43,7 @@ class EnergyFitting(nn.Module):
     ) -> None:
         super().__init__()
         self.dtype = torch_dtype(config.precision)
+        self.product_dtype = self.dtype
         self.contraction, self.mixed_types = contraction, mixed_types
         n_parameters = config.numb_fparam + config.numb_aparam
         self.vacuum = [value is not None for value in config.atom_ener] or [False] * ntypes
@@ -75,11 +80,11 @@ class EnergyFitting(nn.Module):
         """
         present = [(t, block) for t, block in enumerate(centre_blocks) if block.stop > block.start]
         if parameters is not None:
-            parameters = ((parameters - self.parameter_mean) * self.parameter_scale).to(self.dtype)
+            parameters = ((parameters - self.parameter_mean) * self.parameter_scale).to(self.product_dtype)
         blocks = [Block(block, self.net(t)) for t, block in present]
         if self.mixed_types:
             blocks = [Block(slice(0, x.shape[0]), self.net(0))]
-        energy, gradient = energies_and_gradient(x.to(self.dtype), self.contraction, parameters, blocks)
+        energy, gradient = energies_and_gradient(x.to(self.product_dtype), self.contraction, parameters, blocks)
         if any(self.vacuum):
             energy = energy - torch.cat([self._vacuum_energy(t, block, parameters) for t, block in present])
         return energy, gradient
@@ -88,8 +93,8 @@ class EnergyFitting(nn.Module):
         """What the net says about centres without descriptors, where that is to be taken off."""
         n_centres, device = block.stop - block.start, self.parameter_mean.device
         if not self.vacuum[centre_type]:
-            return torch.zeros(n_centres, dtype=self.dtype, device=device)
-        away = torch.zeros(n_centres, self.dim_descriptor, dtype=self.dtype, device=device)
+            return torch.zeros(n_centres, dtype=self.product_dtype, device=device)
+        away = torch.zeros(n_centres, self.dim_descriptor, dtype=self.product_dtype, device=device)
         if parameters is not None:
             away = torch.cat([away, parameters[block]], dim=1)
         return self.net(centre_type).value(away).squeeze(1)

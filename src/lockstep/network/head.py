@@ -21,7 +21,8 @@ def energies_and_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Energies [C] of centres with sums X [C, ...], and dE/dX; centres are in the order of the blocks.
 
-    `parameters` [C, n] are appended to the descriptors; nothing is differentiated by them.
+    `parameters` [C, n] are appended to the descriptors; nothing is differentiated by them. Products are those of the
+    precision of `x`, whatever that of the weights: these are cast on the way in, and their gradients on the way out.
     """
     weights = [weight for block in blocks for weight in block.net.parameters()]
     energy, gradient = _Head.apply(x, contraction, parameters, blocks, *weights)
@@ -67,20 +68,21 @@ class _NetsPass:
             self._passes.append(LayerPass(blocks, layers, x))
             x = self._passes[-1].output()
         self._last = x
+        self._weights = [output.weight.detach().to(x.dtype) for output in self._outputs]
 
     def energies(self) -> Tensor:
         """Not kept here: what autograd returns must not be held by what it keeps for the way back."""
         energy = self._last.new_empty(self._last.shape[0])
-        for block, output in zip(self._blocks, self._outputs, strict=True):
+        for block, output, weight in zip(self._blocks, self._outputs, self._weights, strict=True):
             out = energy[block.rows].unsqueeze(1)
-            torch.addmm(output.bias.detach(), self._last[block.rows], output.weight.detach(), out=out)
+            torch.addmm(output.bias.detach().to(energy.dtype), self._last[block.rows], weight, out=out)
         return energy
 
     def pulled_back(self) -> Tensor:
         """dE/d(input) of each centre."""
         gradient = torch.empty_like(self._last)
-        for block, output in zip(self._blocks, self._outputs, strict=True):
-            gradient[block.rows] = output.weight.detach().T
+        for block, weight in zip(self._blocks, self._weights, strict=True):
+            gradient[block.rows] = weight.T
         for each in reversed(self._passes):
             gradient = each.pulled_back(gradient)
         return gradient
@@ -102,9 +104,9 @@ class _NetsPass:
         """The same for the linear layer at the end, whose weight is the first gradient of all."""
         bar = torch.empty_like(self._last)
         of_outputs: list[list[Tensor | None]] = []
-        for block, output in zip(self._blocks, self._outputs, strict=True):
+        for block, weight in zip(self._blocks, self._weights, strict=True):
             own = energy_bar[block.rows]
-            torch.mul(own.unsqueeze(1), output.weight.detach().T, out=bar[block.rows])
+            torch.mul(own.unsqueeze(1), weight.T, out=bar[block.rows])
             weight_bar = self._last[block.rows].T @ own.unsqueeze(1)
             weight_bar += gradient_bar[block.rows].sum(dim=0).unsqueeze(1)
             of_outputs.append([weight_bar, own.sum().reshape(1)])

@@ -13,7 +13,7 @@ from lockstep.config import AnyInput
 from lockstep.data import Plan, Stream, steps_for_epochs
 from lockstep.optim.schedule import Schedule, make_schedule
 from lockstep.parallel.group import Group
-from lockstep.training.pace import Pace, report, worker_factor
+from lockstep.training.pace import Pace, rate_factor, report, warn_about_rate
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +50,14 @@ def plot_course(config: AnyInput, plan: Plan, checkpoint: Checkpoint | None, gro
     first_step = 0 if checkpoint is None else checkpoint.step
     pace = Pace.of(config, group.size, first_step, saved.get("pace"))
     scheduled = _scheduled_steps(config, plan, pace)
-    factor = worker_factor(config.learning_rate.scale_by_worker, group.size)
+    factor = rate_factor(config, group.size)
     schedule = make_schedule(config.learning_rate, scheduled, factor, pace.offset)
     course = Course(
         _find_stream(config, plan, saved.get("stream"), group), pace, schedule, first_step, scheduled - pace.offset
     )
     for line in report(config, factor, pace, course.numb_steps, course.position(course.numb_steps), plan):
         log.info(line)
+    warn_about_rate(config, schedule.start_lr)
     return course
 
 

@@ -2,17 +2,63 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lockstep.config import AnyInput
+from lockstep.config.optimizer import OptimizerConfig
 from lockstep.data import Plan
+
+log = logging.getLogger(__name__)
+
+SOAP_RATES = (2e-4, 5e-3)
+"""Learning rates at the start, times a tenth of `rate_factor`, outside of which SOAP was seen to fail."""
 
 
 def worker_factor(rule: str, workers: int) -> float:
     """What the learning rate is multiplied by: the workers' number, its square root, or one."""
     return {"linear": float(workers), "sqrt": math.sqrt(workers), "none": 1.0}[rule]
+
+
+def rate_factor(config: AnyInput, workers: int) -> float:
+    """The same for a run. Under `auto`, SOAP keeps its rate, and Adam's grows with the root of the micro-batches."""
+    if config.learning_rate.scale_by_worker != "auto":
+        return worker_factor(config.learning_rate.scale_by_worker, workers)
+    return 1.0 if config.optimizer.type == "SOAP" else math.sqrt(workers * config.training.acc_freq)
+
+
+def optimizer_for(config: AnyInput, workers: int) -> OptimizerConfig:
+    """The optimizer section. Under `auto`, SOAP looks back over fewer steps where each has more micro-batches.
+
+    A step of n micro-batches has less noise to be averaged away by the steps before it, and the run has fewer of them:
+    decays are raised to the power of the root of n, and intervals divided by it.
+    """
+    optimizer, n = config.optimizer, workers * config.training.acc_freq
+    if config.learning_rate.scale_by_worker != "auto" or n == 1 or optimizer.type != "SOAP":
+        return optimizer
+    root = math.sqrt(n)
+    update: dict[str, float] = {key: getattr(optimizer, key) ** root for key in ("beta1", "beta2", "factor_decay")}
+    update |= {key: max(1, round(getattr(optimizer, key) / root)) for key in ("frequency", "factor_frequency")}
+    settings = ", ".join(f"{key} {value:.3g}" for key, value in update.items())
+    log.info("optimizer: SOAP, with %d micro-batches a step: %s", n, settings)
+    return optimizer.model_copy(update=update)
+
+
+def warn_about_rate(config: AnyInput, start_lr: float) -> None:
+    """Say where a learning rate is an order of magnitude off for SOAP, which fails there where Adam is only slow."""
+    if config.optimizer.type != "SOAP":
+        return
+    low, high = (bound * 10 / config.optimizer.rate_factor for bound in SOAP_RATES)
+    if start_lr < low:
+        log.warning("learning_rate.start_lr: %.3g is far too small for SOAP; 1e-3 to 3e-3 is usual", start_lr)
+    elif start_lr > high:
+        log.warning(
+            "learning_rate.start_lr: %.3g, workers counted in, is too large for SOAP; 1e-3 to 3e-3 is usual, and"
+            " scale_by_worker: auto leaves it so",
+            start_lr,
+        )
 
 
 def scale_steps(config: AnyInput, workers: int) -> AnyInput:

@@ -36,7 +36,7 @@ from lockstep.training.lock import RunLock
 from lockstep.training.loop import Trainer
 from lockstep.training.options import Options, checkpoint_prefix
 from lockstep.training.outputs import Display, Outputs, Snapshot
-from lockstep.training.pace import scale_steps
+from lockstep.training.pace import optimizer_for, scale_steps
 from lockstep.training.scalars import NullScalars, TensorBoard
 from lockstep.training.starting import find_restart
 from lockstep.training.state import restore, restore_interval, run_info, run_tensors
@@ -74,7 +74,9 @@ def train(
         agree_on_setup(config, data, checkpoint, group)
         course = plot_course(config, data.training, checkpoint, group)
         task = build_task(kind, config, data, course, checkpoint, options, group, placement)
-        optimizer = make_optimizer(task.module.named_parameters(), config.optimizer, group, config.training.zero_stage)
+        optimizer = make_optimizer(
+            task.module.named_parameters(), optimizer_for(config, group.size), group, config.training.zero_stage
+        )
         if checkpoint is not None:
             restore(task, optimizer, checkpoint)
         share_weights(task.module.state_dict().values(), group)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import torch
+
 from lockstep.config import AnyInput, Input
 from lockstep.data import Array, MicroBatch
 from lockstep.geometry import PairCache
@@ -36,6 +38,9 @@ class EnergyTask(Task):
         self.columns = self._loss.columns
         self._spectral = Spectral(start.potential, start.s_max, job.position, job.saved("spectral"))
         log.info("spectral embedding: %s", self._spectral.describe())
+        if start.config.training.mixed_precision is not None:
+            start.potential.network.fitting.product_dtype = torch.float32
+            log.info("mixed precision: the fitting nets' matrix products in float32, weights and all else in float64")
         self._cache, self._validation_cache = cache, validation_cache
         self._prepare = Preparer(start.potential, cache, self._spectral.bases)
         self._prepare_validation = Preparer(start.potential, self._validation_cache, lambda _: self._spectral.current)
