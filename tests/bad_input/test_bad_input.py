@@ -163,7 +163,7 @@ CASES: dict[str, Case] = {
     ),
     # keys and values
     "unknown key": key("training__numb_stepz", 5, "unknown key", "numb_steps"),
-    "not supported yet": key("training__zero_stage", 1, "not supported yet"),
+    "not supported yet": key("training__enable_ema", True, "not supported yet"),
     "other descriptor": key("model__descriptor__type", "dpa3", "not supported yet"),
     "steps and epochs": key("training__numb_steps", 5, "numb_epoch", training__numb_epoch=2),
     "no length": Case(("training.numb_steps", "numb_epoch"), {"training__numb_steps": None}),
@@ -255,6 +255,26 @@ CASES: dict[str, Case] = {
     "torch file as checkpoint": Case(
         ("model.pt", "pickle"), spoil=torch_model, arguments=("input.json", "--restart", "model.pt")
     ),
+    "log is the input": Case(("--log-path", "input.json", "INPUT"), arguments=("input.json", "-l", "./input.json")),
+    "log is the learning curve": Case(
+        ("training.disp_file", "lcurve.out", "--log-path"), arguments=("input.json", "-l", "lcurve.out")
+    ),
+    "log is where the time goes": Case(("--log-path", "budget.jsonl"), arguments=("input.json", "-l", "budget.jsonl")),
+    "log is a checkpoint": Case(
+        ("--log-path", "model.ckpt-4.safetensors", "save_ckpt"),
+        arguments=("input.json", "-l", "model.ckpt-4.safetensors"),
+    ),
+    "log is the pointer": Case(("--log-path", "checkpoint"), arguments=("input.json", "-l", "checkpoint")),
+    "defaults are the input": Case(("--output", "input.json", "INPUT"), arguments=("input.json", "-o", "input.json")),
+    "defaults are the log": Case(
+        ("--output", "a.out", "--log-path"), arguments=("input.json", "-o", "a.out", "-l", "a.out")
+    ),
+    "timeline is the input": Case(("--timeline", "input.json"), arguments=("input.json", "--timeline", "input.json")),
+    "learning curve is the defaults": key("training__disp_file", "out.json", "--output"),
+    "learning curve is the input": key("training__disp_file", "input.json", "INPUT"),
+    "learning curve is the prefix": key("training__disp_file", "model.ckpt", "training.save_ckpt"),
+    "learning curve is the link": key("training__disp_file", "model.ckpt.safetensors", "training.save_ckpt"),
+    "statistics are the learning curve": key("training__stat_file", "lcurve.out", "training.disp_file"),
     "checkpoints below a file": Case(("mine/model", "is a file", "save_ckpt"), {"training__save_ckpt": "mine/model"}),
     "learning curve below a file": Case(
         ("mine/lcurve.out", "is a file", "disp_file"), {"training__disp_file": "mine/lcurve.out"}

@@ -10,6 +10,10 @@ import os
 import re
 import resource
 import signal
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +105,45 @@ def test_labels_that_blow_up_stop_the_run_before_the_update(folder: Path, capfd:
         last = load_checkpoint("model.ckpt")
         assert last.step == step - 1
         assert all(bool(torch.isfinite(tensor).all()) for tensor in last.tensors.values())
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The loss of step 7 is a number as any other, but its derivative is not."""
+    from lockstep.tasks.energy.task import EnergyTask
+
+    method, calls = EnergyTask.loss, count(1)
+
+    def loss(self: EnergyTask, sample: Any, lr: float) -> Any:
+        terms = method(self, sample, lr)
+        if next(calls) == 7:
+            weight = next(iter(self.module.parameters()))
+            return replace(terms, total=terms.total + (0 * weight.sum()).abs().sqrt())
+        return terms
+
+    monkeypatch.setattr(EnergyTask, "loss", loss)
+    assert train(folder, training__save_freq=1) == 2
+    message = capfd.readouterr().err
+    assert "the gradient is not a finite number at step 7" in message
+    assert "remedy" in message
+    last = load_checkpoint("model.ckpt")
+    assert last.step == 6
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in last.tensors.values())
+
+
+def test_closed_standard_streams_lead_nowhere(folder: Path) -> None:
+    """With `2>&-` files would be opened under the number of the log's descriptor, and written over by it."""
+    command = f"exec {sys.executable} -m lockstep.cli.main train input.json -l train.log"
+    for closed in ("2>&-", ">&- 2>&- <&-"):
+        code = subprocess.run(["bash", "-c", f"{command} {closed}"], check=False, timeout=120).returncode
+        assert code == 0, (folder / "train.log").read_text()
+        assert "finished training" in (folder / "train.log").read_text()
+        assert load_checkpoint("model.ckpt").step == 12
+        assert read_lcurve("lcurve.out")["step"][-1] == 12
+    write_input(folder, tiny_input(training__numb_steps=0))
+    code = subprocess.run(["bash", "-c", f"{command} 2>&-"], check=False, timeout=120).returncode
+    assert code == 2
 
 
 def test_disk_full_while_saving(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

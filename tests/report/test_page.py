@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Iterator
@@ -96,6 +97,16 @@ def ask(
     text = answer.read().decode()
     connection.close()
     return answer, text
+
+
+def test_a_client_that_leaves_early_is_no_error(server: LiveServer, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(5):
+        with socket.create_connection(server.server_address[:2]) as client:
+            # Closing with a reset instead of a goodbye: the answer cannot be delivered.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert ask(server, "/")[0].status == 200
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_only_this_machine_can_reach_the_server(server: LiveServer) -> None:

@@ -104,6 +104,18 @@ def test_time_training_writes_its_lines(folder: Path, capfd: pytest.CaptureFixtu
     assert not TIME_LINE.findall(capfd.readouterr().err)
 
 
+def test_the_time_left_is_not_told_by_the_step_that_compiles(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train(folder, training__disp_freq=5)
+    first, *others = [line for line in capfd.readouterr().err.splitlines() if "training time" in line]
+    assert "eta" not in first
+    assert all("eta = 0:00:0" in line for line in others)
+    train(folder, "--restart", "model.ckpt-4", training__disp_freq=1)
+    first, *others = [line for line in capfd.readouterr().err.splitlines() if "training time" in line]
+    assert "batch       5" in first
+    assert "eta" not in first
+    assert all("eta = 0:00:0" in line for line in others)
+
+
 def test_validation_columns(folder: Path) -> None:
     tiny_system(folder / "valid", n_frames=3, seed=7)
     train(folder, training__validation_data={"systems": ["valid"], "batch_size": 1, "numb_btch": 3})

@@ -196,6 +196,80 @@ def test_damaged_newest_checkpoint_is_named_and_the_one_before_used(
     assert_same_end(tmp_path / "stopped", whole)
 
 
+def test_nothing_left_is_said(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_folder(tmp_path, data, "run", tiny_input())
+    monkeypatch.chdir(folder)
+    assert dp("train", "input.json") == 0
+    before = (folder / "lcurve.out").read_bytes()
+    write_input(folder, tiny_input(training__numb_steps=2))
+    capfd.readouterr()
+    assert dp("train", "input.json", "--restart", "auto") == 0
+    log = capfd.readouterr().err
+    assert "Nothing is left to train: 12 steps are done, and 2 were asked for" in log
+    assert "Start to train" not in log
+    assert (folder / "lcurve.out").read_bytes() == before
+
+
+@pytest.mark.parametrize(("first", "then", "words"), [
+    ("auto", "off", "the exact nets"),
+    ("auto", 96, "96 intervals"),
+    (96, "auto", "24 intervals"),
+    ("off", "auto", "24 intervals"),
+    (48, 48, "48 intervals"),
+])  # fmt: skip
+def test_another_expansion_is_used_from_the_restart_on(
+    first: Any, then: Any, words: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    folder = run_folder(tmp_path, data, "run", tiny_input(model__descriptor__spectral=first))
+    monkeypatch.chdir(folder)
+    assert dp("train", "input.json") == 0
+    write_input(folder, tiny_input(model__descriptor__spectral=then, training__numb_steps=14))
+    capfd.readouterr()
+    assert dp("train", "input.json", "--restart", "model.ckpt") == 0
+    log = capfd.readouterr().err
+    assert f"spectral embedding: {words}\n" in log
+    assert ("differs from the exact nets" in log) == (then != "off")
+
+
+def test_restart_auto_begins_goes_on_and_ends_by_one_command(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Beside another run's files, whose pointer is in the same folder."""
+    settings = tiny_input(training__save_ckpt="own.ckpt", training__disp_file="own.out")
+    whole = run_folder(tmp_path, data, "whole", settings)
+    monkeypatch.chdir(whole)
+    assert dp("train", "input.json", "--restart", "auto") == 0
+    folder = run_folder(tmp_path, data, "run", tiny_input(training__numb_steps=3))
+    monkeypatch.chdir(folder)
+    assert dp("train", "input.json") == 0
+    write_input(folder, settings)
+    for step in (2, 6, 9):
+        with monkeypatch.context() as patch:
+            stop_before(patch, step)
+            assert dp("train", "input.json", "--restart", "auto") == 130
+    log = capfd.readouterr().err
+    assert "There is no checkpoint of own.ckpt yet: the run begins" in log
+    assert "Loaded own.ckpt-4.safetensors (step 4)" in log
+    assert dp("train", "input.json", "--restart", "auto") == 0
+    assert "Loaded own.ckpt-8.safetensors (step 8)" in capfd.readouterr().err
+    assert (folder / "own.out").read_bytes() == (whole / "own.out").read_bytes()
+    assert load_checkpoint("model.ckpt").step == 3
+
+
+def test_restart_auto_refuses_to_forget_a_damaged_run(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_folder(tmp_path, data, "run", tiny_input())
+    monkeypatch.chdir(folder)
+    assert dp("train", "input.json") == 0
+    for path in folder.glob("model.ckpt-*"):
+        path.write_bytes(b"")
+    assert dp("train", "input.json", "--restart", "auto") == 2
+    assert "all checkpoints are damaged" in capfd.readouterr().err
+
+
 def test_restart_with_more_steps_goes_on(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

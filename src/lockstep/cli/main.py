@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; user mistakes end with one screen and exit code 2."""
     # Modules make objects by the hundred thousand that stay: looking for garbage among them is a fifth of start-up.
     gc.set_threshold(100_000, 50, 100)
+    _fill_closed_streams()
     args = build_parser().parse_args(arguments)
     try:
         _check_backend(args.backend)
@@ -54,6 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"dp {args.verb}: interrupted", file=sys.stderr)
         return 130
+
+
+def _fill_closed_streams() -> None:
+    """Let closed standard streams (`2>&-`) lead nowhere: else the next files to be opened would take their place."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 def _check_backend(name: str) -> None:

@@ -19,7 +19,12 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("INPUT", help="the input file, JSON or YAML")
     start = parser.add_mutually_exclusive_group()
-    start.add_argument("-r", "--restart", metavar="CHECKPOINT", help="go on from a checkpoint, as if never stopped")
+    start.add_argument(
+        "-r",
+        "--restart",
+        metavar="CHECKPOINT",
+        help="go on from a checkpoint, as if never stopped; auto: from this run's own newest, if there is one",
+    )
     start.add_argument("-i", "--init-model", metavar="CHECKPOINT", help="begin with the weights of a checkpoint")
     start.add_argument("-f", "--init-frz-model", metavar="MODEL", help="begin with the weights of a .dp model")
     parser.add_argument("-o", "--output", default="out.json", help="where the input with all defaults is written")

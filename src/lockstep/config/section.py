@@ -103,8 +103,19 @@ def _real(value: Any) -> Any:
 
 def _flag(value: Any) -> Any:
     if not isinstance(value, bool):
-        raise wrong("expected true or false", "write it without quotes" if isinstance(value, str) else "")
+        raise wrong("expected true or false", _as_flag(value))
     return value
+
+
+def _as_flag(value: Any) -> str:
+    """How to write what was meant; YAML's `on` and `yes` come here as text, though nobody has put them in quotes."""
+    word = str(value).lower()
+    if word in ("true", "false"):
+        return f"write {word} without quotes"
+    return next((f"write {flag}" for flag, words in _FLAGS.items() if word in words), "")
+
+
+_FLAGS = {"true": ("on", "yes", "y", "1"), "false": ("off", "no", "n", "0")}
 
 
 def _text(value: Any) -> Any:

@@ -8,12 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lockstep.errors import UserError
 from lockstep.files import describe_failure, write_atomically
-from lockstep.parallel.group import Group
 from lockstep.phases import BUSY, CHECKPOINT, COMMUNICATION, DATA, GEOMETRY, PHASES, VALIDATION, WAIT
+
+if TYPE_CHECKING:
+    from lockstep.parallel.group import Group
 
 log = logging.getLogger(__name__)
 

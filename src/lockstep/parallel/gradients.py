@@ -20,6 +20,10 @@ class GradientAverager:
     """Averages the gradients of `parameters` over `group` and over the micro-batches that each rank has added up.
 
     Use: `zero()`; `backward()` on each micro-batch; `average(count, extras)`; optimizer step.
+
+    Attributes:
+        own: the sum of all numbers of this rank's last gradient: finite where all of them are.
+        total: the same over all ranks, equal on all of them.
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], group: Group, extras: int = 0) -> None:
@@ -28,13 +32,14 @@ class GradientAverager:
         assert self._parameters, "there is nothing to train"
         device = self._parameters[0].device
         exact = [p for p in self._parameters if p.dtype == torch.float64]
-        sizes = [sum(p.numel() for p in exact), 1 + extras, group.size]
+        sizes = [sum(p.numel() for p in exact), 2 + extras, group.size]
         self._message = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
         gradients, self._tail, self._arrivals = self._message.split(sizes)
         self._buffers = [(exact, gradients)] if exact else []
         for dtype in sorted({p.dtype for p in self._parameters} - {torch.float64}, key=str):
             alike = [p for p in self._parameters if p.dtype == dtype]
             self._buffers.append((alike, torch.zeros(sum(p.numel() for p in alike), dtype=dtype, device=device)))
+        self.own = self.total = self._tail.new_zeros(())
         self._views = [pair for alike, buffer in self._buffers for pair in _carve(alike, buffer)]
 
     def zero(self) -> None:
@@ -51,16 +56,19 @@ class GradientAverager:
         on any rank is so on all of them afterwards, and so are the extras.
         """
         self._collect()
-        self._tail[0] = count
+        # One pass tells whether any number is not finite: their sum is then not finite either.
+        self.own = torch.stack([buffer.sum(dtype=torch.float64) for _, buffer in self._buffers]).sum()
+        self._tail[0], self._tail[1] = count, self.own
         if extras is not None:
-            self._tail[1:] = extras
+            self._tail[2:] = extras
         self._group.all_reduce(self._message, self._arrivals)
         for _, buffer in self._buffers:
             if buffer.dtype != torch.float64:
                 self._group.all_reduce(buffer)
             if self._group.size > 1 or count != 1:
                 buffer.div_(self._tail[0])
-        return self._tail[1:].clone()
+        self.total = self._tail[1].clone()
+        return self._tail[2:].clone()
 
     def _collect(self) -> None:
         """Brings all gradients into the buffer and points every `parameter.grad` there."""

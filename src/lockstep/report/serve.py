@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +41,11 @@ class LiveServer(ThreadingHTTPServer):
                 value=port,
                 remedy="name another port, or 0 for any that is free",
             ) from error
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that leaves before its answer has come is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from lockstep.data import MicroBatch
 from lockstep.errors import UserError
@@ -67,7 +68,8 @@ class Trainer:
             metrics = metrics + self.gradients(lr)
         own, metrics = metrics, Metrics(metrics.columns, self.averager.average(self.accumulate, metrics.values))
         self.group.phases.enter(OPTIMIZER)
-        refuse_nonfinite(metrics, own, step + 1, self.group)
+        refuse_nonfinite("loss", metrics.values[0], own.values[0], step + 1, self.group)
+        refuse_nonfinite("gradient", self.averager.total, self.averager.own, step + 1, self.group)
         clip_gradients(self.task.module.parameters(), self.max_norm)
         self.optimizer.step(lr)
         return metrics
@@ -84,14 +86,14 @@ class Trainer:
         return terms.metrics
 
 
-def refuse_nonfinite(metrics: Metrics, own: Metrics, step: int, group: Group) -> None:
+def refuse_nonfinite(what: str, total: Tensor, own: Tensor, step: int, group: Group) -> None:
     """Stop every rank before an update that would ruin the weights; all see the same sums, so all stop."""
-    if torch.isfinite(metrics.values[0]):
+    if torch.isfinite(total):
         return
-    ranks = ranks_where(group, not bool(torch.isfinite(own.values[0])))
+    ranks = ranks_where(group, not bool(torch.isfinite(own)))
     where = f", on rank {', '.join(map(str, ranks))}" if group.size > 1 and ranks else ""
     raise UserError(
-        f"the loss is not a finite number at step {step}{where}",
+        f"the {what} is not a finite number at step {step}{where}",
         remedy="look for wrong labels (dp test -d on the training data), or lower learning_rate.start_lr; "
         "the last checkpoint is whole",
     )

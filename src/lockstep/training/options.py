@@ -15,7 +15,7 @@ class Options:
     """What the command line says beyond the input file.
 
     Attributes:
-        restart: a checkpoint to go on from, step and all.
+        restart: a checkpoint to go on from, step and all; or `auto`, this run's own newest where there is one.
         init_model: a checkpoint whose weights a new run begins with.
         init_frz_model: a `.dp` model whose weights a new run begins with.
         skip_neighbor_stat: do not count neighbours in all frames.

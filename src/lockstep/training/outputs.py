@@ -62,9 +62,14 @@ class Display:
     _last_step: int = 0
     _tested: float = 0.0
     _rates: list[float] = field(default_factory=list)
+    _warm: tuple[int, float] | None = None
 
     def begin(self, step: int, numb_steps: int) -> None:
         self.numb_steps, self._last_step, self._began = numb_steps, step, time.perf_counter()
+
+    def count(self, step: int) -> None:
+        """Note the end of `step`. The first of a process compiles and warms up: it tells nothing about the others."""
+        self._warm = self._warm or (step, time.perf_counter())
 
     def due(self, step: int) -> bool:
         return step == 1 or step % self.frequency == 0
@@ -80,16 +85,13 @@ class Display:
         """The line on time since the last display, with the estimate of what is left."""
         now = time.perf_counter()
         spent = now - self._began - self._tested
-        rate = (now - self._began) / max(1, step - self._last_step)
-        # The first step warms caches up, and says little about those to come.
-        if step > 1:
-            self._rates = [*self._rates[-9:], rate]
-        rates = self._rates or [rate]
-        left = sum(rates) / len(rates) * (self.numb_steps - step)
-        line = (
-            f"batch {step:7d} training time {spent:.2f} s, testing time {self._tested:.2f} s, "
-            f"eta = {timedelta(seconds=round(left))}"
-        )
+        first, since = max(self._warm or (step, now), (self._last_step, self._began))
+        if step > first:
+            self._rates = [*self._rates[-9:], (now - since) / (step - first)]
+        line = f"batch {step:7d} training time {spent:.2f} s, testing time {self._tested:.2f} s"
+        if self._rates:
+            left = sum(self._rates) / len(self._rates) * (self.numb_steps - step)
+            line += f", eta = {timedelta(seconds=round(left))}"
         self._began, self._last_step, self._tested = now, step, 0.0
         return line
 
@@ -132,11 +134,15 @@ class Outputs:
         self._display.begin(step, numb_steps)
         self._bar.begin(step, numb_steps)
         self._started = time.perf_counter()
-        log.info("Start to train %d steps.", numb_steps - step)
+        if numb_steps > step:
+            log.info("Start to train %d steps.", numb_steps - step)
+        else:
+            log.info("Nothing is left to train: %d steps are done, and %d were asked for", step, numb_steps)
         self._budget.begin(step)
 
     def show(self, step: int, lr: float, metrics: Metrics) -> None:
         """Show the errors of `step` where they are asked for."""
+        self._display.count(step)
         self._bar.update(step)
         self._scalars.write(step, lr, metrics)
         if self._average:

@@ -92,6 +92,7 @@ def run_training(
     from lockstep.observe.log import configure_logging, parse_level
     from lockstep.parallel import launchers
     from lockstep.parallel.opening import timeout_of
+    from lockstep.training.collisions import refuse_collisions
 
     context = launchers.detect(os.environ)
     path = Path(logs.path) if logs.path else None
@@ -100,6 +101,7 @@ def run_training(
     try:
         # Before anything heavy is loaded, so that a typing mistake costs no waiting; and once: it may be a pipe.
         config, folder = _read(source, raw=task is not None)
+        refuse_collisions(_files(source, config, options, logs))
         timeout = timeout_of(os.environ)
     except UserError as error:
         _end_together(context, error, tell)
@@ -111,6 +113,19 @@ def run_training(
     finally:
         records.close()
     return config
+
+
+def _files(source: Source, config: AnyInput, options: Options, logs: LogOptions) -> dict[str, str | None]:
+    """The files that a run reads or writes, by what names them."""
+    return {
+        "INPUT": None if isinstance(source, Mapping) else str(source),
+        "--output": options.output,
+        "--log-path": logs.path,
+        "--timeline": options.timeline,
+        "training.disp_file": config.training.disp_file,
+        "training.stat_file": config.training.stat_file,
+        "training.save_ckpt": config.training.save_ckpt,
+    }
 
 
 def _end_together(context: WorkerContext, mistake: UserError, tell: Tell) -> NoReturn:

@@ -39,14 +39,21 @@
   }
 
   // ---- plots -----------------------------------------------------------------------------------------------------
-  const tick = (value) => (value === null || value === undefined ? "" : number(value, 3));
+  // As many digits as it takes to tell one tick from the next: total energies differ in the sixth.
+  function labels(ticks) {
+    const shown = ticks.filter((value) => value !== null && value !== undefined);
+    const text = (value, digits) => (digits <= 3 ? number(value, 3) : String(Number(value.toPrecision(digits))));
+    let digits = 3;
+    while (digits < 15 && new Set(shown.map((value) => text(value, digits))).size < shown.length) digits += 1;
+    return ticks.map((value) => (value === null || value === undefined ? "" : text(value, digits)));
+  }
   function axis(label, extra = {}) {
     const font = "12px " + getComputedStyle(document.body).fontFamily;
     return {
       label, font, labelFont: font, labelSize: 20, gap: 4, size: extra.side === undefined ? 34 : 58,
       stroke: () => css("--soft"), grid: { stroke: () => css("--grid"), width: 1 },
       ticks: { stroke: () => css("--line"), width: 1, size: 5 },
-      values: (u, ticks) => ticks.map(tick), ...extra,
+      values: (u, ticks) => labels(ticks), ...extra,
     };
   }
   function options(spec, width, height) {

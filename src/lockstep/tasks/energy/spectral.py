@@ -7,7 +7,7 @@ exact. Nets sharpen as they learn, so its error is measured every few steps, and
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +45,7 @@ class Spectral:
         s_max: for each cutoff, the largest value of the radial function that the data have, with a margin.
         position: from a step to how far the stream is after it, the same on all ranks.
         state: what `state_dict` gave, to go on from a checkpoint.
+        begin: the micro-batch that the run begins with, or goes on with.
 
     Attributes:
         current: the bases of the stream's present position, for data outside of the stream.
@@ -56,15 +57,16 @@ class Spectral:
         s_max: Sequence[float],
         position: Callable[[int], int],
         state: Mapping[str, Any] | None = None,
+        begin: int = 0,
     ) -> None:
         self._position = position
         states = _states(state, len(potential.cutoffs))
         parts = zip(potential.config.descriptor.parts(), s_max, states, strict=True)
         self._parts = [
-            _Ladder(potential, number, part.spectral, largest, saved)
+            _Ladder(potential, number, part.spectral, largest, saved, begin)
             for number, (part, largest, saved) in enumerate(parts)
         ]
-        self.current = self.bases(0)
+        self.current = self.bases(begin)
 
     def bases(self, number: int) -> Bases:
         """The bases of micro-batch `number`; None for the exact nets."""
@@ -97,10 +99,17 @@ class _Ladder:
 
     Args:
         setting: `auto`, `off`, a number of intervals, or a tolerance below one, as in the input file.
+        begin: from which micro-batch on another setting than that of `state` takes effect.
     """
 
     def __init__(
-        self, potential: Potential, cutoff: int, setting: str | float, s_max: float, state: Mapping[str, Any] | None
+        self,
+        potential: Potential,
+        cutoff: int,
+        setting: str | float,
+        s_max: float,
+        state: Mapping[str, Any] | None,
+        begin: int,
     ) -> None:
         self._potential, self._cutoff = potential, cutoff
         self._fixed = setting == "off" or (not isinstance(setting, str) and setting >= 1)
@@ -108,7 +117,10 @@ class _Ladder:
         self._s_max = float(state["s_max"]) if state else s_max
         self._starts: list[int] = list(state["starts"]) if state else [0]
         self._bases: dict[int, SplineBasis] = {}
+        self._setting = setting
         self._intervals: list[int] = list(state["intervals"]) if state else [self._first(setting)]
+        if state and self._is_new(state):
+            self._begin_anew(begin)
 
     def basis(self, number: int) -> SplineBasis | None:
         """The basis of micro-batch `number`; None for the exact nets."""
@@ -130,10 +142,28 @@ class _Ladder:
         log.info("spectral embedding: error %.1e at step %d, now %s", error, step, _describe(chosen))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"s_max": self._s_max, "starts": self._starts, "intervals": self._intervals}
+        return {
+            "setting": self._setting,
+            "s_max": self._s_max,
+            "starts": self._starts,
+            "intervals": self._intervals,
+        }
 
     def describe(self) -> str:
         return _describe(self._intervals[-1])
+
+    def _is_new(self, state: Mapping[str, Any]) -> bool:
+        """Whether the input asks for something else than what the checkpoint was trained with."""
+        if "setting" in state:
+            return bool(state["setting"] != self._setting)
+        # Earlier checkpoints do not tell; a fixed number can be compared.
+        return self._fixed and self._intervals[-1] != self._first(self._setting)
+
+    def _begin_anew(self, begin: int) -> None:
+        """Choose as a new run would, from the micro-batch `begin` on; changes still to come are forgotten."""
+        kept = bisect_left(self._starts, begin)
+        self._starts = [*self._starts[:kept], begin]
+        self._intervals = [*self._intervals[:kept], self._first(self._setting)]
 
     def _first(self, setting: str | float) -> int:
         if setting == "off":

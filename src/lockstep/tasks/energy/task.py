@@ -36,7 +36,8 @@ class EnergyTask(Task):
         self._job, self._potential = job, start.potential
         self._loss = EnergyLoss(start.config.loss, job.start_lr)
         self.columns = self._loss.columns
-        self._spectral = Spectral(start.potential, start.s_max, job.position, job.saved("spectral"))
+        begin = job.position(job.checkpoint.step) if job.checkpoint else 0
+        self._spectral = Spectral(start.potential, start.s_max, job.position, job.saved("spectral"), begin)
         log.info("spectral embedding: %s", self._spectral.describe())
         if start.config.training.mixed_precision is not None:
             start.potential.network.fitting.product_dtype = torch.float32
