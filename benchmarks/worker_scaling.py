@@ -1,17 +1,20 @@
-"""What the learning rate should do when workers are added: 1, 2, 4 workers, linear, sqrt, none, at equal samples.
+"""What learning rate and optimizer should do when workers are added: 1 to 16 of them, at equal samples.
 
-    python benchmarks/worker_scaling.py             six minutes or so on two free cores
-    python benchmarks/worker_scaling.py --quick     does it work? figures mean nothing, and are not kept
+    python benchmarks/worker_scaling.py                          an hour or so on a free core
+    python benchmarks/worker_scaling.py --optimizers SOAP        a part of it
+    python benchmarks/worker_scaling.py --quick                  does it work? figures mean nothing, and are not kept
 
-The copper example under mpirun, each setting with several seeds. Steps and intervals are divided by the workers
-(training.scale_steps_by_worker), so that every run sees as many samples. Writes worker_scaling.json beside this file,
-and the table into docs/parallel.md.
+The copper example, each setting with several seeds. One worker accumulates the micro-batches of as many workers in each
+step, which is the same training; steps and intervals are divided by them, so that every run sees as many samples. Each
+run is kept in worker_scaling.json beside this file as soon as it is done, and not done again. Writes the table into
+docs/parallel.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from measure import about_machine
 from tables import replace_block, table
 
 HERE = Path(__file__).resolve().parent
@@ -29,41 +33,48 @@ ROOT = HERE.parent
 BIN = Path(sys.executable).parent
 EXAMPLE = ROOT / "examples" / "copper"
 VALIDATION_FRAMES = 32
-RULES = ("linear", "sqrt", "none")
+RULES = {"Adam": ("linear", "sqrt", "none"), "SOAP": ("auto", "none")}
+FACTORS = {"linear": float, "sqrt": math.sqrt, "none": lambda _: 1.0, "auto": lambda _: 1.0}
+RESULTS = HERE / "worker_scaling.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--optimizers", nargs="+", choices=list(RULES), default=list(RULES))
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--samples", type=int, default=2000, help="frames that every run sees")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.seeds, arguments.samples = [1], 40
-    began = time.time()
-    runs = [
-        measure(workers, rule, seed, arguments.samples)
-        for seed in arguments.seeds
-        for workers in arguments.workers
-        for rule in (RULES if workers > 1 else ("none",))
-    ]
-    record = {"samples": arguments.samples, "seeds": arguments.seeds, "runs": runs}
-    text = report(record)
+        arguments.seeds, arguments.samples, arguments.workers = [1], 40, [1, 4]
+    runs: list[dict[str, Any]] = [] if arguments.quick or not RESULTS.exists() else json.loads(RESULTS.read_text())
+    for job in jobs_of(arguments):
+        if not any(job.items() <= run.items() for run in runs):
+            runs.append(measure(job))
+            if not arguments.quick:
+                RESULTS.write_text(json.dumps(runs, indent=1) + "\n")
+    text = report(runs)
     print(text)
-    print(f"\n{time.time() - began:.0f} s in all", file=sys.stderr)
     if not arguments.quick:
-        (HERE / "worker_scaling.json").write_text(json.dumps(record, indent=1) + "\n")
         replace_block(ROOT / "docs" / "parallel.md", "worker_scaling", text)
 
 
-def measure(workers: int, rule: str, seed: int, samples: int) -> dict[str, Any]:
+def jobs_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    return [
+        {"optimizer": optimizer, "workers": workers, "rule": rule, "seed": seed, "samples": arguments.samples}
+        for seed in arguments.seeds
+        for optimizer in arguments.optimizers
+        for workers in arguments.workers
+        for rule in (RULES[optimizer] if workers > 1 else ("none",))
+    ]
+
+
+def measure(job: dict[str, Any]) -> dict[str, Any]:
     """Train once; the errors on all validation frames in the end."""
     with tempfile.TemporaryDirectory() as folder:
-        write_input(Path(folder), rule, seed, samples)
+        write_input(Path(folder), job)
         command = [str(BIN / "dp"), "train", "input.json"]
-        if workers > 1:
-            command = [str(BIN / "mpirun"), "-np", str(workers), *command]
         began = time.time()
         done = subprocess.run(
             command,
@@ -74,41 +85,45 @@ def measure(workers: int, rule: str, seed: int, samples: int) -> dict[str, Any]:
             check=False,
         )
         if done.returncode:
-            sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+            sys.exit(f"{job} failed:\n{done.stderr}")
         lines = (Path(folder) / "lcurve.out").read_text().splitlines()
     last = dict(zip(lines[0].removeprefix("#").split(), lines[-1].split(), strict=True))
-    result = {"workers": workers, "rule": rule, "seed": seed, "steps": int(last["step"])}
-    result |= {"force": float(last["rmse_f_val"]), "energy": float(last["rmse_e_val"]), "seconds": time.time() - began}
+    errors = {"force": float(last["rmse_f_val"]), "energy": float(last["rmse_e_val"])}
+    result = {**job, "steps": int(last["step"]), **errors, "seconds": time.time() - began, "about": about_machine()}
     print(result, file=sys.stderr)
     return result
 
 
-def write_input(folder: Path, rule: str, seed: int, samples: int) -> None:
+def write_input(folder: Path, job: dict[str, Any]) -> None:
     config = json.loads((EXAMPLE / "input.json").read_text())
-    config["model"]["descriptor"]["seed"] = config["model"]["fitting_net"]["seed"] = seed
-    config["learning_rate"]["scale_by_worker"] = rule
+    config["model"]["descriptor"]["seed"] = config["model"]["fitting_net"]["seed"] = job["seed"]
+    workers, steps = job["workers"], job["samples"] // job["workers"]
+    config["optimizer"] = {"type": job["optimizer"]}
+    rate = config["learning_rate"]
+    for key in ("start_lr", "stop_lr"):
+        rate[key] *= FACTORS[job["rule"]](workers)
+    rate["decay_steps"] = max(1, round(rate["decay_steps"] / workers))
+    rate["scale_by_worker"] = "auto" if job["rule"] == "auto" else "none"
     training = config["training"]
-    training |= {"numb_steps": samples, "disp_freq": samples, "save_freq": samples, "seed": seed}
-    training["scale_steps_by_worker"] = True
+    training |= {"numb_steps": steps, "disp_freq": steps, "save_freq": steps, "seed": job["seed"], "acc_freq": workers}
     training["training_data"]["batch_size"] = 1
     training["validation_data"]["numb_btch"] = VALIDATION_FRAMES
     (folder / "input.json").write_text(json.dumps(config))
     (folder / "data").symlink_to(EXAMPLE / "data")
 
 
-def report(record: dict[str, Any]) -> str:
-    settings = dict.fromkeys((run["workers"], run["rule"]) for run in record["runs"])
+def report(runs: list[dict[str, Any]]) -> str:
     rows = []
-    for workers, rule in settings:
-        runs = [run for run in record["runs"] if (run["workers"], run["rule"]) == (workers, rule)]
+    for optimizer, workers, rule in sorted({(run["optimizer"], run["workers"], run["rule"]) for run in runs}):
+        alike = [run for run in runs if (run["optimizer"], run["workers"], run["rule"]) == (optimizer, workers, rule)]
         name = rule if workers > 1 else "any"
-        forces, energies = spread(runs, "force"), spread(runs, "energy")
-        rows.append((str(workers), name, str(runs[0]["steps"]), forces, energies))
-    header = ("workers", "`scale_by_worker`", "steps", "force, meV/Å", "energy, meV/atom")
-    seeds = ", ".join(map(str, record["seeds"]))
+        forces, energies = spread(alike, "force"), spread(alike, "energy")
+        rows.append((optimizer, str(workers), name, str(alike[0]["steps"]), forces, energies, str(len(alike))))
+    header = ("", "workers", "`scale_by_worker`", "steps", "force, meV/Å", "energy, meV/atom", "seeds")
+    machine = runs[-1]["about"]
     about = (
-        f"Copper example, {record['samples']} frames seen in every run, errors on all {VALIDATION_FRAMES} validation "
-        f"frames in the end:\nmean over the seeds {seeds}, and smallest to largest."
+        f"Copper example, {runs[0]['samples']} frames seen in every run, errors on all {VALIDATION_FRAMES} validation "
+        f"frames in the end:\nmean over the seeds, and smallest to largest. {machine['date']}, {machine['processor']}."
     )
     return f"{about}\n\n{table(header, rows)}"
 

@@ -3,6 +3,7 @@
     python benchmarks/peers/run.py                          everything but accuracy: about 25 minutes
     python benchmarks/peers/run.py speed --rounds 5         a part of it: setup, speed, trained, many, accuracy, report
     python benchmarks/peers/run.py accuracy --seeds 3       three trainings with each program: under an hour
+    python benchmarks/peers/run.py race --programs lockstep --race-cores 1    time to accuracy, piece by piece
     python benchmarks/peers/run.py --quick                  does it all work? figures mean nothing, and are not kept
 
 Writes results.json and results.md beside this file, and the tables into docs/performance.md. A part that was not
@@ -25,6 +26,7 @@ from accuracy import measure_accuracy
 from many import measure_many
 from measure import ROOT, RunError, about_machine, keep_off, say
 from programs import PROGRAMS, set_up
+from race import measure_race
 from speed import CASES, QUICK_CASES, measure_speed, measure_trained
 from tables import write_report
 
@@ -51,7 +53,9 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*USUAL, "accuracy", []], help="default: all but accuracy")
+    parser.add_argument(
+        "parts", nargs="*", choices=[*USUAL, "accuracy", "race", []], help="default: all but accuracy, race"
+    )
     parser.add_argument("--accuracy", action="store_true", help="add the accuracy part to the others")
     parser.add_argument("--programs", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument(
@@ -60,8 +64,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--core", type=int, default=0, help="core that all programs run on (default: 0; -1: any)")
     parser.add_argument("--systems", type=int, default=50_000, help="of the part many (default: 50000)")
     parser.add_argument("--peer-systems", type=int, default=500, help="the same for DeePMD-kit; 0: not run")
-    parser.add_argument("--steps", type=int, default=3000, help="of the part accuracy (default: 3000)")
+    parser.add_argument("--steps", type=int, default=3000, help="of accuracy and race (default: 3000)")
     parser.add_argument("--seeds", type=int, default=3, help="of the part accuracy (default: 3)")
+    parser.add_argument("--race-cores", type=int, nargs="+", default=[1, 2], help="of the part race (default: 1 2)")
     parser.add_argument("--quick", action="store_true", help="very short runs, kept in a temporary folder")
     parser.add_argument("--output", type=Path, default=HERE, help="folder of results.json and results.md")
     arguments = parser.parse_args()
@@ -89,6 +94,9 @@ def measure_parts(arguments: argparse.Namespace) -> None:
         "many": lambda _: measure_many(arguments.systems, arguments.peer_systems, keys, core, quick),
         "accuracy": lambda _: measure_accuracy(
             accuracy_keys, arguments.steps, arguments.seeds, results_in(arguments.output).get("accuracy", {})
+        ),
+        "race": lambda kept: measure_race(
+            keys, arguments.race_cores, arguments.steps, results_in(arguments.output).get("race", {}), kept
         ),
     }
     for name, measure in parts.items():

@@ -52,13 +52,13 @@ class Side:
         """Take a gradient into the running mean."""
         self.factor.mul_(decay).add_(_product(self.number, gradient), alpha=1 - decay)
 
-    def into(self, matrix: Tensor) -> Tensor:
+    def into(self, matrix: Tensor, out: Tensor) -> Tensor:
         """A matrix with this side in the eigenbasis."""
-        return self.basis.T @ matrix if self.number == 0 else matrix @ self.basis
+        return _multiplied(self.number, self.basis.T, matrix, self.basis, out)
 
-    def out_of(self, matrix: Tensor) -> Tensor:
+    def out_of(self, matrix: Tensor, out: Tensor) -> Tensor:
         """The way back."""
-        return self.basis @ matrix if self.number == 0 else matrix @ self.basis.T
+        return _multiplied(self.number, self.basis, matrix, self.basis.T, out)
 
     def refresh(self, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
         """One power iteration: the basis turns towards the factor's eigenvectors, and two moments with it.
@@ -81,3 +81,7 @@ class Side:
 
 def _product(number: int, gradient: Tensor) -> Tensor:
     return gradient @ gradient.T if number == 0 else gradient.T @ gradient
+
+
+def _multiplied(number: int, left: Tensor, matrix: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    return torch.mm(left, matrix, out=out) if number == 0 else torch.mm(matrix, right, out=out)

@@ -103,12 +103,15 @@ class _Matrix:
         self._count = 0
         self._state: dict[str, Tensor] = {}
         self._sides: list[Side] = []
+        # Room to compute in: memory that is fresh in every step costs as much as the arithmetic on it.
+        empty = torch.empty_like(parameter, dtype=torch.float32, requires_grad=False)
+        self._scratch = (empty, torch.empty_like(empty))
 
     def step(self, lr: float) -> None:
-        gradient = self._parameter.grad
-        if gradient is None:
+        if self._parameter.grad is None:
             return
-        gradient = gradient.detach().to(torch.float32)
+        gradient, spare = self._scratch
+        gradient.copy_(self._parameter.grad)
         if not self._state:
             self._begin(gradient)
             return
@@ -118,7 +121,7 @@ class _Matrix:
             decay = self._config.factor_decay ** (1 if self._count < EARLY else self._config.factor_frequency)
             for side in self._sides:
                 side.observe(gradient, decay)
-        self._move(gradient, lr)
+        self._move(gradient, spare, lr)
         if (self._count + self._turn) % self._config.frequency == 0 or self._count < EARLY:
             self._refresh()
 
@@ -155,34 +158,34 @@ class _Matrix:
             "exp_avg_sq": torch.zeros_like(gradient),
         }
 
-    def _move(self, gradient: Tensor, lr: float) -> None:
-        """An Adam step in the eigenbasis."""
+    def _move(self, gradient: Tensor, spare: Tensor, lr: float) -> None:
+        """An Adam step in the eigenbasis. Neither of the two matrices has anything of value in it afterwards."""
         config, mean, square = self._config, self._state["exp_avg"], self._state["exp_avg_sq"]
         for side in self._sides:
-            gradient = side.into(gradient)
+            gradient, spare = side.into(gradient, out=spare), gradient
         mean.lerp_(gradient, 1 - config.beta1)
         square.mul_(config.beta2).addcmul_(gradient, gradient, value=1 - config.beta2)
-        direction = self._direction()
+        direction = self._direction(gradient, spare)
         for side in self._sides:
-            direction = side.out_of(direction)
+            direction, spare = side.out_of(direction, out=spare), direction
         weight = self._parameter.detach()
         if config.weight_decay:
             weight.mul_(1 - lr * config.weight_decay)
         # Both moments' bias corrections are one factor of the rate.
         corrected = lr * (1 - config.beta2**self._count) ** 0.5 / (1 - config.beta1**self._count)
-        weight.add_(direction.to(weight.dtype), alpha=-corrected)
+        weight.add_(direction, alpha=-corrected)
 
-    def _direction(self) -> Tensor:
+    def _direction(self, direction: Tensor, root: Tensor) -> Tensor:
         """The step in the eigenbasis: every direction at its own scale, those with hardly a gradient held back.
 
         Held back, because early on a few directions have far to go and all others are noise. The step keeps the length
-        that it would have without.
+        that it would have without. Both arguments are room for it.
         """
-        mean, square = self._state["exp_avg"], self._state["exp_avg_sq"]
-        root = square.sqrt()
+        mean, square, config = self._state["exp_avg"], self._state["exp_avg_sq"], self._config
         scale = square.mean().sqrt() + SMALLEST
-        length = (mean / (root + self._config.epsilon * scale)).norm()
-        direction = mean / root.add_(max(self._config.damping, self._config.epsilon) * scale)
+        torch.sqrt(square, out=root).add_(config.epsilon * scale)
+        length = torch.div(mean, root, out=direction).norm()
+        torch.div(mean, root.add_(max(config.damping - config.epsilon, 0.0) * scale), out=direction)
         return direction.mul_(length / (direction.norm() + SMALLEST))
 
     def _refresh(self) -> None:

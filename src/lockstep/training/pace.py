@@ -23,10 +23,10 @@ def worker_factor(rule: str, workers: int) -> float:
 
 
 def rate_factor(config: AnyInput, workers: int) -> float:
-    """The same for a run. Under `auto`, SOAP keeps its rate, and Adam's grows with the root of the micro-batches."""
+    """The same for a run. Under `auto`, SOAP keeps its rate, and Adam's grows with the micro-batches of a step."""
     if config.learning_rate.scale_by_worker != "auto":
         return worker_factor(config.learning_rate.scale_by_worker, workers)
-    return 1.0 if config.optimizer.type == "SOAP" else math.sqrt(workers * config.training.acc_freq)
+    return 1.0 if config.optimizer.type == "SOAP" else float(workers * config.training.acc_freq)
 
 
 def optimizer_for(config: AnyInput, workers: int) -> OptimizerConfig:

@@ -1,0 +1,144 @@
+"""Time to accuracy: seconds, start-up included, until the error on unseen frames is below a mark.
+
+The mark is what DeePMD-kit's TensorFlow has after all steps at its default learning rate. Every run is kept as soon as
+it is done and not done again, so that a race of hours can be run piece by piece.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import inputs
+from measure import OWN_CORES, ROOT, about_machine, environment, pinned, say, watch
+from programs import PROGRAMS
+
+TIMEOUT = 6 * 3600.0
+ROWS = 60
+"""Rows of the learning curve, each with the error on `FRAMES` unseen frames, which is part of the time."""
+FRAMES = 6
+SMOOTHED = 5
+"""An error is the median of this many rows: each row has other frames."""
+PICTURE = ROOT / "docs" / "pictures" / "race.png"
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A program with an optimizer and its learning rate at the start, which falls by 100 over the run."""
+
+    program: str
+    optimizer: str
+    rate: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.program}, {self.optimizer}, {self.rate:g}"
+
+
+RATES = (1e-3, 3e-3, 1e-2)
+MARK = Runner("tensorflow", "Adam", RATES[0])
+RUNNERS = (
+    *(Runner("lockstep", "SOAP", rate) for rate in (1e-3, 2e-3)),
+    *(Runner("lockstep", "Adam", rate) for rate in RATES),
+    *(Runner("tensorflow", "Adam", rate) for rate in RATES),
+    *(Runner("pytorch", "Adam", rate) for rate in RATES),
+    *(Runner("pytorch", "HybridMuon", rate) for rate in RATES),
+)
+
+
+def measure_race(
+    keys: list[str], cores: list[int], steps: int, earlier: Record, keep: Callable[[Record], None]
+) -> Record:
+    """All runners of these programs on so many cores that are not in `earlier` yet; `keep` gets each at its end."""
+    runs: Record = earlier.get("runs", {}) if earlier.get("steps") == steps else {}
+    for count in cores:
+        for runner in (one for one in RUNNERS if one.program in keys):
+            name = f"{runner.name}, {count} {'core' if count == 1 else 'cores'}"
+            if name not in runs:
+                runs[name] = run_one(runner, count, steps)
+                say(f"    {name}: {runs[name]['rows'][-1][2]:.4f} eV/A after {runs[name]['seconds']:.0f} s")
+                keep({"steps": steps, "runs": runs})
+    draw(runs, PICTURE)
+    return {"steps": steps, "runs": runs}
+
+
+def run_one(runner: Runner, cores: int, steps: int) -> Record:
+    """Train, and read when each row of the learning curve came and what error it has."""
+    config = inputs.learning(inputs.water("float64", 1), runner.rate, runner.rate / 100, max(1, steps // ROWS))
+    config = inputs.lasting(config, steps, max(1, steps // ROWS))
+    config["training"]["validation_data"] = {
+        "systems": [str(inputs.WATER / "data" / "validation")],
+        "batch_size": 1,
+        "numb_btch": FRAMES,
+    }
+    if runner.optimizer != "Adam":
+        config["optimizer"] = {"type": runner.optimizer}
+    program = PROGRAMS[runner.program]
+    with tempfile.TemporaryDirectory(prefix="race-") as name:
+        folder = Path(name)
+        inputs.write(inputs.seeded(config, 1), folder)
+        command = pinned(program.call("train", "input.json"), *OWN_CORES[:cores])
+        run = watch(command, folder, environment(cores), TIMEOUT)
+        errors = errors_of(folder / "lcurve.out")
+    rows = [(row.step, row.seconds, errors[row.step]) for row in run.rows if row.step in errors]
+    about = {"program": runner.program, "optimizer": runner.optimizer, "rate": runner.rate, "cores": cores}
+    return {**about, "rows": rows, "seconds": run.seconds, "about": about_machine()}
+
+
+def errors_of(curve: Path) -> dict[int, float]:
+    """Force error on unseen frames by step."""
+    lines = curve.read_text().splitlines()
+    names = lines[0].lstrip("#").split()
+    column = names.index("rmse_f_val")
+    rows = (line.split() for line in lines if line.strip() and not line.startswith("#"))
+    return {int(row[0]): float(row[column]) for row in rows}
+
+
+def smoothed(run: Record) -> list[tuple[float, float]]:
+    """Seconds and error of each row, the error a median of the last few."""
+    errors = [row[2] for row in run["rows"]]
+    return [
+        (row[1], statistics.median(errors[max(0, number + 1 - SMOOTHED) : number + 1]))
+        for number, row in enumerate(run["rows"])
+    ]
+
+
+def mark_of(runs: Record) -> float | None:
+    """The error to get below; None while the run that sets it is missing."""
+    run = runs.get(f"{MARK.name}, 1 core")
+    return smoothed(run)[-1][1] if run else None
+
+
+def seconds_to(run: Record, mark: float) -> float | None:
+    """When a run was below the mark for the first time."""
+    return next((seconds for seconds, error in smoothed(run) if error < mark), None)
+
+
+def draw(runs: Record, path: Path) -> None:
+    """Error against seconds, both logarithmic, one panel for each number of cores."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    counts = sorted({run["cores"] for run in runs.values()})
+    figure, panels = plt.subplots(1, len(counts), figsize=(6 * len(counts), 4.5), sharey=True, squeeze=False)
+    mark = mark_of(runs)
+    for panel, count in zip(panels[0], counts, strict=True):
+        for run in (run for run in runs.values() if run["cores"] == count):
+            seconds, errors = zip(*smoothed(run), strict=True)
+            panel.loglog(seconds, errors, label=f"{run['program']}, {run['optimizer']}, {run['rate']:g}")
+        if mark:
+            panel.axhline(mark, color="grey", linestyle=":")
+        panel.set(xlabel="seconds since the command", title=f"{count} {'core' if count == 1 else 'cores'}")
+    panels[0][0].set_ylabel("force error on unseen frames, eV/Å")
+    panels[0][-1].legend(fontsize=7)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
