@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from lockstep.checkpoint.find import load_checkpoint
+from lockstep.checkpoint.format import encode
 from lockstep.errors import CheckpointError, UserError
 from lockstep.interop.deepmd import load_dp, save_dp
 from lockstep.interop.exchange import Tree, is_exchange_file, read_tree, write_tree
+from lockstep.interop.loading import load_potential
 from potentials import KINDS, VARIANTS, evaluate, random_frame, random_potential, variant_potential
+from runs import dp, tiny_input, tiny_system, write_input
 
 
 @pytest.fixture
@@ -245,3 +249,59 @@ def test_the_file_says_who_wrote_it(model: Path) -> None:
         tree = json.loads(file.attrs["json"])
     assert tree["software"] == "lockstep"
     assert tree["model_def_script"]["type_map"] == ["O", "H"]
+
+
+UNUSABLE = {
+    "NaN weights": (("model", "fitting", "nets", "networks", 0, "layers", 0, "@variables", "w"), np.nan, "hold nan"),
+    "infinite weights": (
+        ("model", "descriptor", "embeddings", "networks", 0, "layers", 1, "@variables", "b"),
+        np.inf,
+        "hold inf",
+    ),
+    "NaN bias": (("model", "@variables", "out_bias"), np.nan, "network.bias hold nan"),
+    "NaN parameter mean": (("model", "fitting", "@variables", "fparam_avg"), np.nan, "hold nan"),
+    "no spread": (("model", "descriptor", "@variables", "dstd"), 0.0, "the spread row_std_radial .* is 0"),
+    "negative spread": (("model", "descriptor", "@variables", "dstd"), -1.0, "the spread row_std_radial .* is -1"),
+    "complex weights": (
+        ("model", "descriptor", "embeddings", "networks", 0, "layers", 0, "@variables", "w"),
+        1j,
+        "real",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_models_that_cannot_compute_are_refused(name: str, model: Path) -> None:
+    keys, value, message = UNUSABLE[name]
+    tree = read_tree(model)
+    node = tree
+    for key in keys[:-1]:
+        node = node[key]
+    array = node[keys[-1]]
+    node[keys[-1]] = array + value if np.iscomplexobj(value) else np.full_like(array, value)
+    write_tree(model, tree)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_dp(model)
+    assert str(model) in caught.value.where
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("network.bias", np.nan, "hold nan"), ("row_std_angular", 0.0, "spread"), ("network.bias", 1j, "complex")],
+)
+def test_checkpoints_that_cannot_compute_are_refused(
+    name: str, value: complex, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny_system(tmp_path / "train")
+    write_input(tmp_path, tiny_input(training__numb_steps=1))
+    assert dp("train", "input.json") == 0
+    checkpoint = load_checkpoint("model.ckpt")
+    tensors = dict(checkpoint.tensors)
+    changed = tensors[f"model.{name}"] * 0 + value
+    tensors[f"model.{name}"] = changed.to(torch.complex64) if changed.is_complex() else changed
+    (tmp_path / "bad.safetensors").write_bytes(encode(checkpoint.step, tensors, dict(checkpoint.info)))
+    with pytest.raises(CheckpointError, match=message):
+        load_potential("bad.safetensors")
+    assert dp("train", "input.json", "--restart", "bad.safetensors") == 2

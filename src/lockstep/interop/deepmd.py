@@ -25,6 +25,7 @@ from lockstep.interop.trees import (
     refuse_unsupported,
 )
 from lockstep.model import Potential
+from lockstep.model.weights import refuse_unusable
 from lockstep.version import __version__
 
 
@@ -49,7 +50,9 @@ def load_dp(path: str | Path) -> Potential:
     """Read a potential that DeePMD-kit, or this program, has written."""
     tree = read_tree(path)
     try:
-        return potential_of_tree(tree["model"])
+        potential = potential_of_tree(tree["model"])
+        refuse_unusable(potential.state_dict(), str(path))
+        return potential
     except CheckpointError as error:
         raise CheckpointError(error.reason, where=str(path), remedy=error.remedy) from error
     except KeyError as error:

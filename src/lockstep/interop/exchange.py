@@ -25,13 +25,20 @@ def read_tree(path: str | Path) -> Tree:
     try:
         with h5py.File(path, "r") as file:
             tree = json.loads(file.attrs["json"])
-            return _with_variables(tree, lambda name: np.asarray(file[name][()]))
+            return _with_variables(tree, lambda name: _numbers(file, name))
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise CheckpointError(
             f"is not a model in DeePMD-kit's exchange format, or is damaged ({error})",
             where=str(path),
             remedy="export it again: `dp freeze -o model.dp` here, `dp convert-backend` in DeePMD-kit",
         ) from error
+
+
+def _numbers(file: h5py.File, name: Any) -> np.ndarray:
+    array = np.asarray(file[name][()])
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} holds values of type {array.dtype}, not real numbers")
+    return array
 
 
 def write_tree(path: str | Path, tree: Tree) -> None:

@@ -15,7 +15,7 @@ from lockstep.errors import CheckpointError
 from lockstep.interop.deepmd import load_dp
 from lockstep.interop.exchange import is_exchange_file
 from lockstep.model.potential import Potential
-from lockstep.model.weights import load_weights
+from lockstep.model.weights import load_weights, refuse_unusable
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ def potential_of(checkpoint: Checkpoint) -> Potential:
     """The potential in a checkpoint, by the configuration saved with it."""
     potential = Potential(model_config_of(checkpoint))
     load_weights(potential, checkpoint.group("model"), str(checkpoint.path))
+    refuse_unusable(potential.state_dict(), str(checkpoint.path))
     return potential
 
 
