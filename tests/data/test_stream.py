@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.data import Stream
+from lockstep.data.scramble import Permutation
 from lockstep.errors import CheckpointError
 
 
@@ -19,9 +21,8 @@ def make(frames: Sequence[int], sizes: Sequence[int], seed: int = 1, weights: Se
     return Stream(np.array(frames), np.array(sizes), share / share.sum(), seed)
 
 
-systems = st.lists(
-    st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))), min_size=1, max_size=5
-)
+sizes = st.integers(1, 30) | st.integers(60, 400)
+systems = st.lists(sizes.flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))), min_size=1, max_size=5)
 
 
 @settings(max_examples=60, deadline=None)
@@ -157,4 +158,66 @@ def test_seeking_a_million_draws_is_quick_and_memory_stays_small() -> None:
     assert time.process_time() - began < 3  # typically 0.3; a loop over the draws would take far longer
     for _ in range(500):
         next(stream)
-    assert len(stream._passes) <= 64
+
+
+@settings(max_examples=100, deadline=None)
+@given(n=st.integers(1, 3000), key=st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=3))
+def test_a_computed_permutation_has_every_number_once(n: int, key: list[int]) -> None:
+    order = Permutation(n, key)
+    everything = order(np.arange(n))
+    assert sorted(everything.tolist()) == list(range(n))
+    places = np.array([n - 1, 0, n // 2])
+    assert order(places).tolist() == everything[places].tolist()
+
+
+def test_every_number_is_equally_likely_at_every_place() -> None:
+    """And so is every pair at two places side by side, which the halves of a Feistel network may tie together."""
+    n, passes = 70, 30_000
+    orders = np.stack([Permutation(n, (3, number))(np.arange(n)) for number in range(passes)])
+    expected = passes / n
+    for place in (0, 1, n // 2, n - 1):
+        counts = np.bincount(orders[:, place], minlength=n)
+        assert ((counts - expected) ** 2 / expected).sum() < 69 + 6 * np.sqrt(2 * 69)
+    pairs = np.bincount(orders[:, 8] * n + orders[:, 9], minlength=n * n)
+    apart, expected = ~np.eye(n, dtype=bool).ravel(), passes / (n * (n - 1))
+    freedom = n * (n - 1) - 1
+    assert ((pairs[apart] - expected) ** 2 / expected).sum() < freedom + 6 * np.sqrt(2 * freedom)
+
+
+def test_a_draw_costs_no_more_in_many_large_systems_than_in_one() -> None:
+    """Nothing of the size of a system is ever made: 100 systems of a thousand million frames."""
+    n = 1_000_000_000
+    stream = make([n] * 100, [3] * 100)
+    tracemalloc.start()
+    began = time.process_time()
+    drawn = [next(stream).frames for _ in range(2000)]
+    assert time.process_time() - began < 20  # typically 0.3
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
+    assert len(np.unique(np.concatenate(drawn))) > 5990
+
+
+def test_passes_of_many_middling_systems_are_remembered_within_limits() -> None:
+    n = 3000
+    stream = make([n] * 2000, [n - 1] * 2000)
+    for number in range(1500):
+        stream.at(number)
+    assert stream._remembered == sum(len(order) for _, order in stream._passes.values()) <= 1 << 20
+
+
+def test_an_order_of_before_is_gone_on_from_in_words() -> None:
+    small, large = make([60], [3]), make([90], [3])
+    small.seek(7)
+    assert make([60], [3]).load_state_dict({**small.state_dict(), "version": 1}) == []
+    state = {**large.state_dict(), "version": 1, "position": 7}
+    with pytest.raises(CheckpointError, match="shuffled frames in another order"):
+        make([90], [3]).load_state_dict(state)
+    again = make([90], [3])
+    assert "another order" in again.load_state_dict(state, strict=False)[0]
+    assert again.position == 7
+
+
+def test_the_computed_sequence_is_pinned() -> None:
+    stream = make([100], [3], seed=42)
+    found = [stream[number].frames.tolist() for number in (0, 1, 33, 34)]
+    assert found == [[87, 67, 28], [5, 14, 23], [22, 39, 89], [13, 51, 76]]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lockstep.checkpoint.find import load_checkpoint
-from lockstep.checkpoint.format import encode
+from lockstep.checkpoint.format import encode, freeze
 from lockstep.errors import CheckpointError, UserError
 from lockstep.interop.deepmd import load_dp, save_dp
 from lockstep.interop.exchange import Tree, is_exchange_file, read_tree, write_tree
@@ -301,7 +301,7 @@ def test_checkpoints_that_cannot_compute_are_refused(
     tensors = dict(checkpoint.tensors)
     changed = tensors[f"model.{name}"] * 0 + value
     tensors[f"model.{name}"] = changed.to(torch.complex64) if changed.is_complex() else changed
-    (tmp_path / "bad.safetensors").write_bytes(encode(checkpoint.step, tensors, dict(checkpoint.info)))
+    (tmp_path / "bad.safetensors").write_bytes(encode(freeze(checkpoint.step, tensors, checkpoint.info)))
     with pytest.raises(CheckpointError, match=message):
         load_potential("bad.safetensors")
     assert dp("train", "input.json", "--restart", "bad.safetensors") == 2

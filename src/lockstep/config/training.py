@@ -209,7 +209,8 @@ class TrainingConfig(Section):
     """Divide numb_steps, decay_steps, warm-up, save and display intervals by the number of workers."""
     cache_memory: Annotated[Literal["auto"] | float, BeforeValidator(_cache_memory)] = "auto"
     """Memory in MB in which each rank keeps neighbour lists from one pass over the data to the next; `auto` is a
-    quarter of what is free, shared among the ranks of a node. The environment variable DP_CACHE_MEMORY wins."""
+    quarter of what is free within the limits of the job, shared among the ranks of a node. The environment variable
+    DP_CACHE_MEMORY wins."""
     timeout: Positive = 60.0
     """Seconds a rank waits in a step for the others before the job is ended; LOCKSTEP_TIMEOUT has precedence."""
 

@@ -3,8 +3,10 @@
 It is a pure function of the seed and of the data, never of the ranks, so that any number of ranks can share
 it out, and a restart on another number of them goes on exactly where it stopped.
 
-Randomness is counter-based (Philox): each draw has a fixed place in the random sequence, and only the raw
-bits of the generator are used, because NumPy keeps those the same between versions, unlike `permutation`.
+Randomness is counter-based (Philox, splitmix64): each draw has a fixed place in the random sequence, and only the raw
+bits of NumPy's generator are used, because NumPy keeps those the same between versions, unlike `permutation`. The
+order of a large system's pass is a permutation that is computed place by place and never stored, so that a draw costs
+the same whatever the number and the size of the systems.
 """
 
 from __future__ import annotations
@@ -16,13 +18,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lockstep.data.scramble import Permutation
 from lockstep.errors import CheckpointError
 
 _BLOCK = 4096
 _REPLAY = 1 << 20
-_PASSES_KEPT = 64
+_REMEMBERED = 1 << 20
+"""Frame numbers of whole passes that are remembered at most, over all systems."""
+_SHUFFLED = 64
+"""Frames up to which a pass is shuffled as a whole instead of computed place by place."""
 _SYSTEMS, _FRAMES = 0, 1  # separate keys, so that the two kinds of draws never meet
-_VERSION = 1
+_VERSION = 2
+_OTHER_ORDER = 1  # the version that shuffled large systems in another way
 
 
 class Draw(NamedTuple):
@@ -62,7 +69,9 @@ class Stream:
         self.position = 0
         cumulative = np.cumsum(self.probabilities)
         self._cumulative = cumulative / cumulative[-1]
-        self._passes: OrderedDict[tuple[int, int], np.ndarray] = OrderedDict()
+        self._computed = (self.n_frames > _SHUFFLED) & (self.n_frames >= 3 * self.batch_sizes)
+        self._passes: OrderedDict[int, tuple[int, np.ndarray]] = OrderedDict()
+        self._remembered = 0
         self._lock = threading.Lock()
         self._rewind()
 
@@ -100,10 +109,11 @@ class Stream:
         """Frames of a turn of a system; safe to call from several threads."""
         n, b = int(self.n_frames[system]), int(self.batch_sizes[system])
         first, start = divmod(turn * b, n)
-        head = self._pass(system, first)[start : start + b]
-        if len(head) == b:
-            return head.copy()
-        return np.concatenate([head, self._pass(system, first + 1)[: b - len(head)]])
+        here = min(b, n - start)
+        parts = [(first, start, here)] if here == b else [(first, start, here), (first + 1, 0, b - here)]
+        if self._computed[system]:
+            return np.concatenate([self._middle(system, *part) for part in parts])
+        return np.concatenate([self._pass(system, number)[at : at + count] for number, at, count in parts])
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream stands, and over which data."""
@@ -122,7 +132,7 @@ class Stream:
         Returns the differences between then and now, in words; under `strict` they are an error. Without it
         the stream goes on at the same position over the new data: no longer the sequence interrupted.
         """
-        if state.get("version") != _VERSION:
+        if state.get("version") not in (_VERSION, _OTHER_ORDER):
             raise CheckpointError(
                 f"the stream was saved in format {state.get('version')}, this program reads {_VERSION}",
                 remedy="restart with the version of the program that wrote the checkpoint",
@@ -146,6 +156,11 @@ class Stream:
 
     def _differences(self, state: dict[str, Any]) -> list[str]:
         found = []
+        if state["version"] == _OTHER_ORDER and self._computed.any():
+            found.append(
+                "an earlier version of the program shuffled frames in another order: it goes on at the same place"
+                " in the new order, where frames of the current pass may come again or not at all"
+            )
         counts = (
             ("n_systems", len(self.n_frames), "systems"),
             ("n_frames", int(self.n_frames.sum()), "frames"),
@@ -153,7 +168,8 @@ class Stream:
         for key, now, noun in counts:
             if state[key] != now:
                 found.append(f"there were {state[key]} {noun} and now there are {now}")
-        if not found and state["fingerprint"] != self.fingerprint():
+        same_size = state["n_systems"] == len(self.n_frames) and state["n_frames"] == int(self.n_frames.sum())
+        if same_size and state["fingerprint"] != self.fingerprint():
             found.append("frames per system, batch sizes or probabilities have changed")
         if state["seed"] != self.seed:
             found.append(f"the seed was {state['seed']} and now is {self.seed}")
@@ -185,38 +201,48 @@ class Stream:
         bits = _philox(self.seed, _SYSTEMS, (start // 4, 0, 0, 0)).random_raw(count)
         return np.searchsorted(self._cumulative, (bits >> 11) * 2.0**-53, side="right")
 
+    def _middle(self, system: int, number: int, start: int, count: int) -> np.ndarray:
+        """Places `start` to `start + count` of a pass of at least three micro-batches, computed by themselves.
+
+        Only the first two micro-batches' worth of places can differ from the permutation, where the pass before
+        reaches over into this one.
+        """
+        n, b = int(self.n_frames[system]), int(self.batch_sizes[system])
+        order = Permutation(n, (self.seed, system, number))
+        reaching = number * n % b
+        if not reaching or start >= 2 * b:
+            return order(np.arange(start, start + count))
+        held = Permutation(n, (self.seed, system, number - 1))(np.arange(n - reaching, n))
+        places = order(np.arange(max(2 * b, start + count)))
+        return _separate(places, held, b - reaching)[start : start + count]
+
     def _pass(self, system: int, number: int) -> np.ndarray:
-        """Pass `number` of a system: all its frames, in the order in which they are taken."""
-        with self._lock:
-            order = self._passes.get((system, number))
-        if order is None:
-            order = self._compute_pass(system, number)
-            with self._lock:
-                self._passes[system, number] = order
-                if len(self._passes) > _PASSES_KEPT:
-                    self._passes.popitem(last=False)
-        return order
+        """All frames of a pass, in the order in which they are taken; for systems of few frames or micro-batches.
 
-    def _compute_pass(self, system: int, number: int) -> np.ndarray:
-        """A pass depends on the end of the one before where a micro-batch reaches over from that.
-
-        The end of a pass could itself depend on the pass before, and so on; but with 2 b frames or more,
-        `_separate` never reaches the end, and with less the chain starts anew where passes and micro-batches
-        end together, at most b passes earlier.
+        A pass depends on the end of the one before where a micro-batch reaches over from that, whose end depends on
+        the pass before, and so on; the chain starts anew where passes and micro-batches end together, at most b
+        passes earlier. It is followed from the last pass that is remembered.
         """
         n, b = int(self.n_frames[system]), int(self.batch_sizes[system])
         start = number
-        if n < 2 * b:
-            while start * n % b:
-                start -= 1
-        elif start * n % b:
+        while start * n % b:
             start -= 1
-        order = self._shuffled(system, start)
-        for following in range(start + 1, number + 1):
+        with self._lock:
+            known, order = self._passes.get(system, (-1, None))
+        if order is None or not start <= known <= number:
+            known, order = start, self._shuffled(system, start)
+        for following in range(known + 1, number + 1):
             reaching = following * n % b
-            held = order[n - reaching :]
-            order = _separate(self._shuffled(system, following), held, b - reaching if reaching else 0)
+            order = _separate(self._shuffled(system, following), order[n - reaching :], b - reaching if reaching else 0)
+        self._remember(system, number, order)
         return order
+
+    def _remember(self, system: int, number: int, order: np.ndarray) -> None:
+        with self._lock:
+            self._remembered += len(order) - len(self._passes.pop(system, (0, order[:0]))[1])
+            self._passes[system] = number, order
+            while self._remembered > _REMEMBERED:
+                self._remembered -= len(self._passes.popitem(last=False)[1][1])
 
     def _shuffled(self, system: int, number: int) -> np.ndarray:
         bits = _philox(self.seed, _FRAMES, (0, 0, system, number)).random_raw(int(self.n_frames[system]))
@@ -225,11 +251,10 @@ class Stream:
 
 def _separate(order: np.ndarray, held: np.ndarray, count: int) -> np.ndarray:
     """Let the first `count` entries hold none of `held`, by swaps with the nearest later free entries."""
-    is_held = np.zeros(len(order), dtype=bool)
-    is_held[held] = True
-    clashes = np.flatnonzero(is_held[order[:count]])
+    is_held = np.isin(order, held)
+    clashes = np.flatnonzero(is_held[:count])
     if len(clashes):
-        free = count + np.flatnonzero(~is_held[order[count:]])[: len(clashes)]
+        free = count + np.flatnonzero(~is_held[count:])[: len(clashes)]
         order[clashes], order[free] = order[free], order[clashes]
     return order
 

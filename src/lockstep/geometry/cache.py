@@ -59,12 +59,12 @@ class PairCache:
 def cache_budget(setting: str | float, local_ranks: int, environ: Mapping[str, str] = os.environ) -> int:
     """Bytes for a rank's cache.
 
-    DP_CACHE_MEMORY, in MB, wins over `training.cache_memory`; `auto` is a quarter of the memory that is free now,
-    shared with the other ranks of the node.
+    DP_CACHE_MEMORY, in MB, wins over `training.cache_memory`; `auto` is a quarter of the memory that is free for
+    this rank now, within the limits of the job.
     """
     given = environ.get("DP_CACHE_MEMORY", "").strip() or setting
     if given == "auto":
-        return free_memory() // 4 // max(1, local_ranks)
+        return free_memory(local_ranks) // 4
     try:
         megabytes = float(given)
     except ValueError:

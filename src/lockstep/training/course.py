@@ -76,5 +76,5 @@ def _find_stream(config: AnyInput, plan: Plan, saved: Mapping[str, Any] | None, 
         return plan.stream(int(drawn))
     stream = plan.stream(int(saved["seed"]))
     for difference in stream.load_state_dict(dict(saved), strict=False):
-        log.warning("The training data are not those of the checkpoint: %s", difference)
+        log.warning("The stream of training data is not that of the checkpoint: %s", difference)
     return stream
