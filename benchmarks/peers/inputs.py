@@ -26,6 +26,29 @@ def water(precision: str, batch: int) -> Config:
     return config
 
 
+def descriptors() -> dict[str, Config]:
+    """The native descriptors other than the example's own, with nets of the same widths and the same cutoff."""
+    common = {"rcut": 6.0, "rcut_smth": 0.5, "neuron": [25, 50, 100], "seed": 1}
+    angular = {**common, "sel": [46, 92], "axis_neuron": 16}
+    types = {**common, "sel": 138, "axis_neuron": 16, "attn_layer": 0, "tebd_dim": 8}
+    radial = {**common, "type": "se_e2_r", "sel": [46, 92], "type_one_side": True}
+    short = {**angular, "type": "se_e2_a", "rcut": 4.0, "sel": [16, 32], "type_one_side": True}
+    return {
+        "se_e2_r": radial,
+        "dpa1, concat": {**types, "type": "dpa1"},
+        "dpa1, strip": {**types, "type": "dpa1", "tebd_input_mode": "strip", "smooth_type_embedding": False},
+        "se_atten_v2": {**types, "type": "se_atten_v2"},
+        "hybrid": {"type": "hybrid", "list": [short, radial]},
+    }
+
+
+def described(config: Config, descriptor: Config, precision: str) -> Config:
+    """The same with another descriptor."""
+    parts = [{**part, "precision": precision} for part in descriptor.get("list", [descriptor])]
+    chosen = {**descriptor, "list": parts} if "list" in descriptor else parts[0]
+    return {**config, "model": {**config["model"], "descriptor": chosen}}
+
+
 def learning(config: Config, start: float, stop: float, decay_steps: int) -> Config:
     """The same with another learning rate."""
     return {

@@ -1,7 +1,8 @@
 """Lockstep and DeePMD-kit side by side: sets DeePMD-kit up in venvs of its own, measures, and writes the tables.
 
     python benchmarks/peers/run.py                          everything but accuracy: about 25 minutes
-    python benchmarks/peers/run.py speed --rounds 5         a part of it: setup, speed, trained, many, accuracy, report
+    python benchmarks/peers/run.py speed --rounds 5         a part of it: setup, speed, trained, many, report
+    python benchmarks/peers/run.py descriptors              other descriptors than the example's, beside PyTorch
     python benchmarks/peers/run.py accuracy --seeds 3       three trainings with each program: under an hour
     python benchmarks/peers/run.py race --programs lockstep --race-cores 1    time to accuracy, piece by piece
     python benchmarks/peers/run.py --quick                  does it all work? figures mean nothing, and are not kept
@@ -27,12 +28,13 @@ from many import measure_many
 from measure import ROOT, RunError, about_machine, keep_off, say
 from programs import PROGRAMS, set_up
 from race import measure_race
-from speed import CASES, QUICK_CASES, measure_speed, measure_trained
+from speed import CASES, DESCRIPTOR_CASES, QUICK_CASES, measure_speed, measure_trained
 from tables import write_report
 
 HERE = Path(__file__).resolve().parent
 Keep = Callable[[dict[str, Any]], None]
 USUAL = ["setup", "speed", "trained", "many", "report"]
+MORE = ["descriptors", "accuracy", "race"]
 
 
 def main() -> None:
@@ -53,9 +55,7 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "parts", nargs="*", choices=[*USUAL, "accuracy", "race", []], help="default: all but accuracy, race"
-    )
+    parser.add_argument("parts", nargs="*", choices=[*USUAL, *MORE, []], help=f"default: all but {', '.join(MORE)}")
     parser.add_argument("--accuracy", action="store_true", help="add the accuracy part to the others")
     parser.add_argument("--programs", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument(
@@ -90,6 +90,15 @@ def measure_parts(arguments: argparse.Namespace) -> None:
     accuracy_keys = [key for key in keys if key != "pytorch"] if len(keys) == len(PROGRAMS) else keys
     parts: dict[str, Callable[[Keep], dict[str, Any]]] = {
         "speed": lambda kept: measure_speed(keys, cases, arguments.rounds, core, quick, kept),
+        "descriptors": lambda kept: measure_speed(
+            # TensorFlow's inputs of descriptors with a type embedding are different ones.
+            [key for key in keys if key != "tensorflow"],
+            DESCRIPTOR_CASES,
+            arguments.rounds,
+            core,
+            quick,
+            kept,
+        ),
         "trained": lambda _: measure_trained(core, quick),
         "many": lambda _: measure_many(arguments.systems, arguments.peer_systems, keys, core, quick),
         "accuracy": lambda _: measure_accuracy(

@@ -31,6 +31,7 @@ class Case:
     """A precision and a batch size.
 
     Attributes:
+        descriptor: that of `inputs.descriptors`; the water example's own where it is empty.
         every: steps between two rows of the learning curve.
         spared: rounds that are left out, where runs are long.
     """
@@ -39,13 +40,22 @@ class Case:
     batch: int
     every: int
     spared: int = 0
+    descriptor: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.precision}, batch {self.batch}"
+        own = f"{self.descriptor}, " if self.descriptor else ""
+        return f"{own}{self.precision}, batch {self.batch}"
+
+    def config(self) -> Record:
+        config = inputs.water(self.precision, self.batch)
+        if not self.descriptor:
+            return config
+        return inputs.described(config, inputs.descriptors()[self.descriptor], self.precision)
 
 
 CASES = (Case("float64", 1, 20), Case("float32", 1, 20), Case("float64", 8, 5, 1), Case("float32", 8, 5, 1))
+DESCRIPTOR_CASES = tuple(Case("float64", 1, 20, descriptor=name) for name in inputs.descriptors())
 QUICK_CASES = (Case("float64", 1, 2), Case("float32", 8, 1))
 
 
@@ -57,7 +67,7 @@ def measure_speed(
     for number in range(rounds):
         for case in (case for case in cases if number < max(1, rounds - case.spared)):
             say(f"round {number + 1} of {rounds}: {case.name}")
-            one: Record = {"limit": measure_limit(case, core, quick)}
+            one: Record = {} if case.descriptor else {"limit": measure_limit(case, core, quick)}
             for key in keys:
                 one[key] = measure_program(PROGRAMS[key], case, core, quick)
                 say(f"    {PROGRAMS[key].title:24s} {describe(one[key])}")
@@ -68,7 +78,7 @@ def measure_speed(
 
 def measure_program(program: Program, case: Case, core: int, quick: bool) -> Record:
     """One run of one program. DeePMD-kit keeps nothing between passes and needs few steps to show its speed."""
-    config = inputs.water(case.precision, case.batch)
+    config = case.config()
     one_pass = math.ceil(inputs.frames(config) / case.batch)
     since, steps = case.every, 3 * case.every
     if program is LOCKSTEP and not quick:

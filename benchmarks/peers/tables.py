@@ -34,6 +34,8 @@ def write_report(folder: Path, page: Path | None) -> None:
     """Write the tables of `folder` / results.json, and put them into `page`."""
     results = json.loads((folder / "results.json").read_text())
     text = "\n\n".join(section(results) if name in results else missing(name) for name, section in SECTIONS.items())
+    if "descriptors" in results:
+        text += "\n\n" + descriptors_section(results)
     note = "<!-- Written by benchmarks/peers/tables.py from results.json. -->"
     (folder / "results.md").write_text(f"{note}\n# Lockstep and DeePMD-kit side by side\n\n{text}\n")
     if page:
@@ -81,6 +83,16 @@ def speed_section(results: Record) -> str:
     )
 
 
+def descriptors_section(results: Record) -> str:
+    """Other descriptors than the water example's own: steps, and the ratio to DeePMD-kit's PyTorch where it was run."""
+    record = results["descriptors"]
+    cases: Record = record["cases"]
+    peers = [key for key in PEERS if all(key in r for case in cases.values() for r in case["rounds"])]
+    header = ("", TITLES["lockstep"], *(title for key in peers for title in (TITLES[key], "ratio")), "aim")
+    rows = [(*case_row(name, case, peers)[:-1], "4") for name, case in cases.items()]
+    return "\n\n".join(["### Other descriptors", table(header, rows), about(record)])
+
+
 def case_row(name: str, case: Record, peers: list[str]) -> Row:
     """Milliseconds a sample of all programs, with the ratio of each peer to Lockstep."""
     rounds, batch = case["rounds"], case["batch"]
@@ -89,7 +101,7 @@ def case_row(name: str, case: Record, peers: list[str]) -> Row:
         ratios = [r[key]["step"] / r["lockstep"]["step"] for r in rounds]
         row.append(f"{1000 * median(rounds, key, 'step') / batch:.1f}")
         row.append(f"**{statistics.median(ratios):.1f}** ({min(ratios):.1f} to {max(ratios):.1f})")
-    return (*row, AIMS[name.split(",")[0]])
+    return (*row, AIMS.get(name.split(",")[0], ""))
 
 
 def plain_row(title: str, case: Record, keys: list[str], figure: str, form: str, aim: str) -> Row:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import Field, ValidationError
 
 from lockstep.config import unsupported
+from lockstep.config.descriptors import DESCRIPTORS, MEMBERS, DescriptorConfig, HybridConfig, OneCutoff
 from lockstep.config.learning_rate import LearningRateConfig
 from lockstep.config.loss import LossConfig
 from lockstep.config.messages import translate
@@ -120,6 +121,26 @@ def parse_input(data: object, source: str = "input") -> Input:
 def parse_raw_input(data: object, source: str = "input") -> RawInput:
     """The same for an input whose model and loss are left as they are."""
     return _parse(RawInput, data, source)
+
+
+def parse_model(data: object, source: str = "model") -> ModelConfig:
+    """The same for a `model` section alone, such as other programs keep with a model."""
+    return _parse(ModelConfig, data, source)
+
+
+def register_descriptor(section: type[DescriptorConfig]) -> None:
+    """Let `model.descriptor.type` choose a section that is not in the table, from now on."""
+    tag = section.model_fields["type"].default
+    DESCRIPTORS[tag] = section
+    if issubclass(section, OneCutoff):
+        MEMBERS[tag] = section
+    rebuild_sections()
+
+
+def rebuild_sections() -> None:
+    """Take the table of descriptors as it is now: pydantic compiles its checks when a class is made."""
+    for cls in (HybridConfig, ModelConfig, Input):
+        cls.model_rebuild(force=True)
 
 
 Parsed = TypeVar("Parsed", bound=Section)

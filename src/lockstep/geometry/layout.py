@@ -97,9 +97,9 @@ class Layout:
         first atom, and models have to agree with it.
         """
         occupied = self.occupied[self.atom]
-        if cutoff.shared is None:
-            return np.asarray(cutoff.sel, dtype=np.int64) - occupied
-        left = cutoff.shared - occupied.sum(axis=1, dtype=np.int64)
+        if cutoff.shared is None and self.columns:
+            return np.asarray(cutoff.sel, dtype=np.int64)[list(self.columns)] - occupied
+        left = cutoff.n_slots - occupied.sum(axis=1, dtype=np.int64)
         if not self.columns:
             return left[:, None]
         empty = np.zeros(occupied.shape, dtype=np.int64)

@@ -14,6 +14,7 @@ from lockstep.config.input import parse_input
 from lockstep.errors import CheckpointError
 from lockstep.interop.deepmd import load_dp
 from lockstep.interop.exchange import is_exchange_file
+from lockstep.interop.pytorch import is_pytorch_file, load_pytorch
 from lockstep.model.potential import Potential
 from lockstep.model.weights import load_weights, refuse_unusable
 
@@ -29,7 +30,7 @@ _FOREIGN = (".pb", ".pt2", ".pte", ".savedmodel", ".savedmodeltf", ".hlo")
 
 
 def load_potential(path: str | Path) -> Potential:
-    """The potential in a `.dp` model or in a checkpoint, told apart by their content.
+    """The potential in a `.dp` model, a checkpoint, or a file of DeePMD-kit's PyTorch backend, told apart by content.
 
     A `.dp` model may be named without its suffix; a checkpoint by its prefix, or by the folder of its run.
     """
@@ -39,6 +40,10 @@ def load_potential(path: str | Path) -> Potential:
     if is_exchange_file(path) or path.suffix == _SUFFIX:
         potential = load_dp(path)
         log.info("Loaded %s", path)
+        return potential
+    if is_pytorch_file(path):
+        potential = load_pytorch(path)
+        log.info("Loaded %s, a file of DeePMD-kit's PyTorch backend", path)
         return potential
     _refuse_foreign(path)
     return potential_of(load_checkpoint(path))
