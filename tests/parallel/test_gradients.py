@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from thread_group import on_ranks
 
+from lockstep.gradbuffer import buffer_of
 from lockstep.parallel.agreement import DisagreementError, check_same_weights, share_weights
 from lockstep.parallel.context import WorkerContext
 from lockstep.parallel.engines.solo import SoloGroup
@@ -71,8 +72,9 @@ def test_what_is_added_to_the_buffer_and_what_autograd_has_are_one_gradient() ->
     for _ in range(2):
         averager.zero()
         (2.0 * weight).sum().backward()
-        weight.main_grad.fill_(5.0)
-        weight.main_grad_old = False
+        buffer = buffer_of(weight)
+        assert buffer is not None
+        buffer.add(torch.full_like(weight, 5.0))
         averager.average(1.0)
         assert weight.grad.tolist() == [7.0] * 3
 

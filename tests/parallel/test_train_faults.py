@@ -42,10 +42,10 @@ class Case:
     launcher: str
     kind: str
     place: str
-    rank: int
+    rank: int | str
 
     def __str__(self) -> str:
-        return f"{self.launcher}-{self.kind}-{self.place}-rank{self.rank}"
+        return f"{self.launcher}-{self.kind}-{self.place}-rank{'s' if self.rank == 'all' else self.rank}"
 
 
 def everything() -> list[Case]:
@@ -57,7 +57,10 @@ def everything() -> list[Case]:
         for k, kind in enumerate(signals)
         for p, place in enumerate(STEPS)
         for rank in range(3)
+        # While it trains, a run saves before it ends: see `REQUESTS`.
+        if kind != "term" or place == "start"
     ]
+    cases += [Case(launchers[rank % 2], "twice", "step", rank) for rank in range(3)]
     return cases + [Case(launchers[rank % 2], kind, "step", rank) for kind in ("loss", "read") for rank in range(3)]
 
 
@@ -67,8 +70,25 @@ SELECTION = [
     Case("mpirun", "read", "step", 1),
     Case("torchrun", "stop", "start", 1),
     Case("torchrun", "raise", "validating", 1),
-    Case("torchrun", "term", "step", 0),
+    Case("torchrun", "twice", "step", 0),
 ]
+
+# Requests to stop, as schedulers make them before they end a job: to one rank, or to all.
+REQUESTS = [
+    Case(launcher, kind, place, rank)
+    for launcher in ("mpirun", "torchrun")
+    for kind, place, rank in (
+        ("term", "step", 0),
+        ("term", "step", 1),
+        ("term", "step", "all"),
+        ("term", "validating", 2),
+        ("term", "saving", 0),
+        ("usr1", "step", 1),
+        ("usr1", "step", "all"),
+        ("usr1", "saving", 2),
+    )
+]
+SOME_REQUESTS = [Case("mpirun", "term", "step", 1), Case("torchrun", "usr1", "step", "all")]
 
 
 def start_ranks(launcher: str, size: int) -> list[str]:
@@ -122,6 +142,37 @@ def test_a_fault_ends_the_job(case: Case, tmp_path: Path) -> None:
         assert last >= expected if later else last == expected
         kept = f"step {last}, whole"
     keep_row(case, seconds, outcome.code, words, kept)
+
+
+@pytest.mark.parametrize("case", REQUESTS if ALL else SOME_REQUESTS, ids=str)
+def test_a_request_to_stop_saves_first(case: Case, tmp_path: Path) -> None:
+    here = write_copper(tmp_path / "run", **SETTINGS).parent
+    worker = [sys.executable, str(FAULTY), "train", "input.json"]
+    fault = {"FAULT": f"{case.kind} {case.place} {case.rank}", "FAULT_FILE": str(tmp_path / "fault")}
+    outcome = run_in(here, [*start_ranks(case.launcher, SIZE), *worker], LOCKSTEP_TIMEOUT="", **fault)
+    seconds = time.time() - float((tmp_path / "fault").read_text())
+    assert outcome.code == 143 or (case.launcher == "torchrun" and "exitcode  : 143" in outcome.text), outcome.text
+    assert seconds < 15
+    saved = load_checkpoint(here / "model.ckpt").step
+    line = next(line for line in outcome.text.splitlines() if f"it has saved step {saved}, and ends" in line)
+    at = STEPS[case.place][0]
+    assert at <= saved <= at + 2
+    assert left_behind(here) == []
+    keep_row(case, seconds, 143, line.partition("WARNING")[2], f"step {saved}, whole")
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = write_copper(tmp_path / "run", **SETTINGS).parent
+    fault = {"FAULT": "term step 0", "FAULT_FILE": str(tmp_path / "fault")}
+    outcome = run_in(here, [sys.executable, str(FAULTY), "train", "input.json"], **fault)
+    assert outcome.code == 143
+    assert load_checkpoint(here / "model.ckpt").step == 8
+    monkeypatch.chdir(here)
+    train_on_threads(here / "input.json", 1, restart="model.ckpt")
+    whole = write_copper(tmp_path / "whole", **SETTINGS).parent
+    monkeypatch.chdir(whole)
+    train_on_threads(whole / "input.json", 1)
+    assert (here / "lcurve.out").read_text() == (whole / "lcurve.out").read_text()
 
 
 def test_the_table_in_the_docs_has_every_case() -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lockstep.gradbuffer import buffer_of
 from lockstep.network.mlp import MLP, Layer
 
 
@@ -152,27 +153,19 @@ class _Part:
 class _WeightSum:
     """The sum of products that is a weight's cotangent.
 
-    Where the weight has a buffer for its gradient (`main_grad`), the products go straight into it and autograd is told
-    of no gradient: a second copy of the largest matrices, and the time to add it, are saved. What the buffer holds of
-    an earlier step (`main_grad_old`) is overwritten.
+    Where the weight has a buffer for its gradient, the products go straight into it and autograd is told of none.
     """
 
     def __init__(self, weight: Tensor) -> None:
-        self._buffer: Tensor | None = getattr(weight, "main_grad", None)
-        self._weight = weight
+        self._buffer = buffer_of(weight)
+        self._wanted = weight.requires_grad
         self.result: Tensor | None = None
 
     def add(self, left: Tensor, right: Tensor) -> None:
-        if not self._weight.requires_grad:
+        if not self._wanted:
             return
-        if self._buffer is not None and getattr(self._weight, "main_grad_old", False):
-            if self._buffer.dtype == left.dtype:
-                torch.mm(left, right, out=self._buffer)
-            else:
-                self._buffer.copy_(left @ right)
-            self._weight.main_grad_old = False  # type: ignore[attr-defined]
-        elif self._buffer is not None:
-            self._buffer.addmm_(left, right) if self._buffer.dtype == left.dtype else self._buffer.add_(left @ right)
+        if self._buffer is not None:
+            self._buffer.add_product(left, right)
         elif self.result is None:
             self.result = left @ right
         else:

@@ -1,10 +1,10 @@
 """Averaging gradients over the ranks, in one message a step.
 
 All gradients of one precision are brought into one contiguous buffer, and one in-place all-reduce sums it. The large
-ones are computed there (`parameter.main_grad`), the small ones copied from where autograd left them. The weight of
-this rank's share, the step's few scalars and the times by which the group tells waiting apart travel at the end of the
-float64 buffer: on gloo a small message costs as much as 200 kB, so that they are carried for nothing. Only a model
-without float64 weights sends two.
+ones are computed there (`GradientBuffer`), the small ones copied from where autograd left them. The weight of this
+rank's share, its wish to stop, the step's few scalars and the times by which the group tells waiting apart travel at
+the end of the float64 buffer: on gloo a small message costs as much as 200 kB, so that they are carried for nothing.
+Only a model without float64 weights sends two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from collections.abc import Iterable
 
 import torch
 
+from lockstep.gradbuffer import GradientBuffer, give_buffer
 from lockstep.parallel.group import Group
+
+_OWN = 3
+"""Numbers at the beginning of the tail: the weight of the share, the sum of its gradient, and the wish to stop."""
 
 
 class GradientAverager:
@@ -24,6 +28,7 @@ class GradientAverager:
     Attributes:
         own: the sum of all numbers of this rank's last gradient: finite where all of them are.
         total: the same over all ranks, equal on all of them.
+        stopping: whether any rank had been asked to stop when it came to the last `average`; the same on all ranks.
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], group: Group, extras: int = 0) -> None:
@@ -32,7 +37,7 @@ class GradientAverager:
         assert self._parameters, "there is nothing to train"
         device = self._parameters[0].device
         exact = [p for p in self._parameters if p.dtype == torch.float64]
-        sizes = [sum(p.numel() for p in exact), 2 + extras, group.size]
+        sizes = [sum(p.numel() for p in exact), _OWN + extras, group.size]
         self._message = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
         gradients, self._tail, self._arrivals = self._message.split(sizes)
         self._buffers = [(exact, gradients)] if exact else []
@@ -40,14 +45,14 @@ class GradientAverager:
             alike = [p for p in self._parameters if p.dtype == dtype]
             self._buffers.append((alike, torch.zeros(sum(p.numel() for p in alike), dtype=dtype, device=device)))
         self.own = self.total = self._tail.new_zeros(())
-        self._views = [pair for alike, buffer in self._buffers for pair in _carve(alike, buffer)]
+        self.stopping = False
+        self._parts = [pair for alike, buffer in self._buffers for pair in _carve(alike, buffer)]
 
     def zero(self) -> None:
         """Forgets all gradients. Nothing is cleared: whoever comes first overwrites what is in the buffer."""
-        for parameter, view in self._views:
+        for parameter, part in self._parts:
             parameter.grad = None
-            # For functions that add to the gradient themselves instead of handing autograd a copy.
-            parameter.main_grad, parameter.main_grad_old = view, True  # type: ignore[attr-defined]
+            part.stale = True
 
     def average(self, count: float, extras: torch.Tensor | None = None) -> torch.Tensor:
         """Divides the sum of all ranks' gradients by the sum of their counts; returns the sum of `extras`.
@@ -59,8 +64,9 @@ class GradientAverager:
         # One pass tells whether any number is not finite: their sum is then not finite either.
         self.own = torch.stack([buffer.sum(dtype=torch.float64) for _, buffer in self._buffers]).sum()
         self._tail[0], self._tail[1] = count, self.own
+        self._tail[2] = float(self._group.progress.stop_signal > 0)
         if extras is not None:
-            self._tail[2:] = extras
+            self._tail[_OWN:] = extras
         self._group.all_reduce(self._message, self._arrivals)
         for _, buffer in self._buffers:
             if buffer.dtype != torch.float64:
@@ -68,19 +74,22 @@ class GradientAverager:
             if self._group.size > 1 or count != 1:
                 buffer.div_(self._tail[0])
         self.total = self._tail[1].clone()
-        return self._tail[2:].clone()
+        self.stopping = bool(self._tail[2] > 0)
+        return self._tail[_OWN:].clone()
 
     def _collect(self) -> None:
         """Brings all gradients into the buffer and points every `parameter.grad` there."""
-        for parameter, view in self._views:
-            if parameter.main_grad_old:  # type: ignore[attr-defined]
-                view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
-            elif parameter.grad is not None:
-                view.add_(parameter.grad)
-            parameter.grad = view
+        for parameter, part in self._parts:
+            part.add(parameter.grad)
+            parameter.grad = part.view
 
 
-def _carve(parameters: list[torch.nn.Parameter], buffer: torch.Tensor) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
-    """Each parameter with its part of the buffer, in its shape."""
+def _carve(
+    parameters: list[torch.nn.Parameter], buffer: torch.Tensor
+) -> list[tuple[torch.nn.Parameter, GradientBuffer]]:
+    """Gives each parameter its part of the buffer, in its shape."""
     pieces = buffer.split([p.numel() for p in parameters])
-    return [(p, piece.view(p.shape)) for p, piece in zip(parameters, pieces, strict=True)]
+    parts = [(p, GradientBuffer(piece.view(p.shape))) for p, piece in zip(parameters, pieces, strict=True)]
+    for parameter, part in parts:
+        give_buffer(parameter, part)
+    return parts

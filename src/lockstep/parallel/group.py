@@ -92,10 +92,11 @@ class Group(ABC):
         context = replace(self.context, rank=own.index(self.rank), size=len(own))
         part: Group = self._run("MPI_Comm_split", None, self._split, context, members)
         self._splits += 1
-        part._belong_to(self, f"{self._exchanges.name}.{self._splits}.{colour}")
+        part.belong_to(self, f"{self._exchanges.name}.{self._splits}.{colour}")
         return part
 
-    def _belong_to(self, whole: Group, name: str) -> None:
+    def belong_to(self, whole: Group, name: str) -> None:
+        """Makes this group a part of another one: what it does is watched, timed and told as the whole's."""
         self.progress, self.channel, self._watch, self.world = whole.progress, whole.channel, whole._watch, whole.world
         self._exchanges = self.progress.sequence(name)
 

@@ -13,7 +13,7 @@ from lockstep.data import MicroBatch
 from lockstep.errors import UserError
 from lockstep.optim.optimizer import Optimizer, clip_gradients
 from lockstep.optim.schedule import Schedule
-from lockstep.parallel.watch.faults import ranks_where
+from lockstep.parallel.watch.faults import Stopped, ranks_where
 from lockstep.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTPUT
 from lockstep.tasks import Metrics, Task
 
@@ -56,7 +56,10 @@ class Trainer:
             self.task.after_update(step + 1)
             self.group.phases.enter(OUTPUT)
             self.outputs.show(step + 1, self.schedule.lr(step), metrics)
-            self.outputs.save(step + 1)
+            stopping = self.averager.stopping and step + 1 < self.numb_steps
+            self.outputs.save(step + 1, anyway=stopping)
+            if stopping:
+                raise Stopped(step + 1)
         self.outputs.end()
 
     def step(self, step: int) -> Metrics:

@@ -164,10 +164,10 @@ class Outputs:
         self._budget.show(step)
         self._bar.note(train, valid)
 
-    def save(self, step: int) -> None:
-        """Begin to write a checkpoint where one is due; tell when an earlier one could not be written."""
+    def save(self, step: int, anyway: bool = False) -> None:
+        """Begin to write a checkpoint where one is due, or `anyway`; tell when an earlier one could not be written."""
         self._store.check()
-        if step % self._save_freq and step != self._numb_steps:
+        if step % self._save_freq and step != self._numb_steps and not anyway:
             return
         with self._phases(CHECKPOINT):
             self._store.save(step, *self._snapshot(step, self._interval))

@@ -27,6 +27,7 @@ from lockstep.parallel.agreement import check_same_setup, check_same_weights, sh
 from lockstep.parallel.devices import Placement
 from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
+from lockstep.parallel.mesh import Mesh
 from lockstep.parallel.opening import timeout_of
 from lockstep.phases import GEOMETRY
 from lockstep.tasks import Job, Task, choose_task
@@ -64,7 +65,8 @@ def train(
 
     `folder` is that of the file; `kind` says what trains, where that is not for the input to say.
     """
-    config = scale_steps(given, group.size)
+    mesh = Mesh.of(group)
+    config = scale_steps(given, mesh.data.size)
     kind = kind or choose_task(config)
     group.progress.timeout = timeout_of(os.environ, config.training.timeout)
     wishes = find_wishes(options.profile, options.timeline, config.training)
@@ -72,7 +74,7 @@ def train(
         checkpoint = find_restart(config, options, group)
         data = open_data(config, kind, folder)
         agree_on_setup(config, data, checkpoint, group)
-        course = plot_course(config, data.training, checkpoint, group)
+        course = plot_course(config, data.training, checkpoint, mesh.data)
         task = build_task(kind, config, data, course, checkpoint, options, group, placement)
         optimizer = make_optimizer(
             task.module.named_parameters(), optimizer_for(config, group.size), group, config.training.zero_stage
@@ -80,7 +82,7 @@ def train(
         if checkpoint is not None:
             restore(task, optimizer, checkpoint)
         share_weights(task.module.state_dict().values(), group)
-        loader = stack.enter_context(build_loader(task, data.training, course, group, placement, tracer))
+        loader = stack.enter_context(build_loader(task, data.training, course, mesh.data, placement, tracer))
         scalars = build_scalars(task, checkpoint, group, stack)
         prepare_folder(task.config, checkpoint, options.output, group)
         outputs = build_outputs(task, optimizer, data, course, checkpoint, loader, scalars, group, stack)

@@ -11,29 +11,46 @@ from typing import NoReturn
 
 from lockstep.errors import UserError
 from lockstep.parallel.group import Group
+from lockstep.parallel.watch.watch import STOPPING
 
 log = logging.getLogger("lockstep.parallel.watch.faults")
 
 EXIT_USER = 2
 
 
+EXIT_STOPPED = 128 + signal.SIGTERM
+
+
 class Terminated(BaseException):
-    """A request to end (SIGTERM), raised in the main thread so that files are left whole."""
+    """A request to end now (a signal), raised in the main thread so that files are left whole."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         super().__init__(signal.Signals(number).name)
 
 
+class Stopped(BaseException):
+    """All ranks have agreed to stop because a signal asked for it, and have saved."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        super().__init__(f"stopped by a signal after step {step}")
+
+
 @contextmanager
 def guarded(group: Group) -> Iterator[None]:
     """Runs the training; an error on this rank ends all ranks, with the reason, rank and step in the log.
 
-    In a single process, errors pass through to the caller; SIGTERM becomes an orderly exit with code 143.
+    In a single process, errors pass through to the caller. SIGTERM and SIGUSR1 end the run with its next step and exit
+    code 143, everywhere; where there is no step to come, or at the second such signal, at once.
     """
     with _termination_as_error(group):
         try:
             yield
+        except Stopped as stopped:
+            log.warning("A signal asked this run to stop: it has saved step %d, and ends", stopped.step)
+            group.close()
+            raise SystemExit(EXIT_STOPPED) from stopped
         except BaseException as error:
             if group.size > 1:
                 _end_all(group, error)
@@ -48,7 +65,7 @@ def exit_code(error: BaseException) -> int:
     if isinstance(error, UserError):
         return EXIT_USER
     if isinstance(error, Terminated):
-        return 128 + error.number
+        return EXIT_STOPPED
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT
     if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code:
@@ -82,14 +99,19 @@ def _short(error: BaseException) -> str:
 
 @contextmanager
 def _termination_as_error(group: Group) -> Iterator[None]:
-    def handle(number: int, frame: FrameType | None) -> None:
-        raise Terminated(number)
+    progress = group.progress
 
-    before = signal.signal(signal.SIGTERM, handle)
+    def handle(number: int, frame: FrameType | None) -> None:
+        if progress.step == 0 or progress.stop_signal:
+            raise Terminated(number)
+        progress.stop_signal = number
+
+    before = {number: signal.signal(number, handle) for number in STOPPING}
     # The main thread does not see a signal while it sits in an exchange; the watch's thread does.
     wake = signal.set_wakeup_fd(group.channel.wake_fd, warn_on_full_buffer=False)
     try:
         yield
     finally:
         signal.set_wakeup_fd(wake)
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

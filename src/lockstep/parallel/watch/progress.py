@@ -45,6 +45,7 @@ class Progress:
         timeout: seconds that an exchange may take, unless more is allowed; and that a rank may be silent at any time.
         phases: the clock of this rank's phases; an exchange interrupts the one it is called in.
         inside: the sequence of the exchange that this rank is in; None outside of one.
+        stop_signal: the signal that has asked this rank to stop; 0 for none. The ranks agree on it at their next step.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -53,6 +54,7 @@ class Progress:
         self.step = 0
         self.phases = Phases()
         self.inside: Exchanges | None = None
+        self.stop_signal = 0
         self._sequences: dict[str, Exchanges] = {}
         self._since = 0.0
         self._interrupted = ""

@@ -32,6 +32,8 @@ from lockstep.parallel.watch.work import Work
 
 log = logging.getLogger("lockstep.parallel.watch.watch")
 
+STOPPING = (signal.SIGTERM, signal.SIGUSR1)
+"""What schedulers send before they end a job, to give it time to save."""
 _PATIENCE_WITH_HUB = 3.0
 _GRACE_AFTER_SIGNAL = 3.0
 _PAUSE = 2.0
@@ -51,7 +53,7 @@ class Watch:
         self._next_beat = self._next_report = 0.0
         self._last_tick = self._resumed = time.monotonic()
         self._waited_for: tuple[str, int] = ("", 0)
-        self._signal = 0
+        self._signal = self._requests = 0
         self._signal_since = 0.0
         self._ended = threading.Lock()
         self._failing = False
@@ -188,7 +190,14 @@ class Watch:
         self._end(**message, told=True)
 
     def _on_signal(self, number: int) -> None:
-        if number in (signal.SIGTERM, signal.SIGINT) and not self._signal:
+        """The first request to stop is for the training, which saves; the next one, or Ctrl-C, for this rank."""
+        if number in STOPPING:
+            self._requests += 1
+            if self._requests == 1 and self.progress.step > 0:
+                return
+        elif number != signal.SIGINT:
+            return
+        if not self._signal:
             self._signal, self._signal_since = number, time.monotonic()
 
     def _obey_signal(self, since: float) -> None:
