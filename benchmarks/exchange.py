@@ -2,6 +2,8 @@
 
     OMP_NUM_THREADS=1 mpirun -np 2 python benchmarks/exchange.py
     OMP_NUM_THREADS=1 torchrun --nproc_per_node=2 benchmarks/exchange.py
+    OMP_NUM_THREADS=1 LOCKSTEP_GROUP=horovod torchrun --nproc_per_node=2 benchmarks/exchange.py
+    OMP_NUM_THREADS=1 horovodrun -np 2 python benchmarks/exchange.py
 
 Best and median of the repetitions, on rank 0. DDP needs a torch group: it is left out under mpirun.
 """

@@ -85,6 +85,9 @@ def test_a_mistake_that_all_ranks_make_is_told_once(
     outcome = run_in(tmp_path, [*launcher(), *dp("train", "input.json")], **variables)
     assert outcome.code != 0
     assert outcome.text.count(words) == 1, outcome.text
+    line = next(line for line in outcome.text.splitlines() if words in line)
+    name = f"{launcher.__name__}-a mistake {mistake}-meeting-ranks"
+    keep_row(name, outcome.seconds, outcome.code, line, "no file touched")
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["input.json"]
 
 

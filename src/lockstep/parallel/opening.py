@@ -113,6 +113,7 @@ def open_group(
         _verify(group, cards, tell)
         _begin_to_watch(group, cards, timeout)
         group.barrier()
+    log.info("the ranks exchange through %s", group.name)
     if context.launcher == "hydra":
         group.progress.notes = notes
     else:

@@ -11,7 +11,7 @@ from lockstep.parallel.context import WorkerContext
 from lockstep.parallel.group import Group
 
 VARIABLE = "LOCKSTEP_GROUP"
-ENGINES = ("solo", "mpi", "torch")
+ENGINES = ("solo", "horovod", "mpi", "torch")
 """In the order in which they are asked: the first that is usable carries the messages."""
 _AUTO = "auto"
 
