@@ -177,6 +177,14 @@ def test_an_unknown_element_in_mixed_types_is_named(tmp_path: Path) -> None:
         data.read(0, [1])
 
 
+def test_a_frame_of_nothing_but_padding_is_refused(tmp_path: Path) -> None:
+    arrays = {**make_arrays(3, 3), "real_atom_types": np.array([[0, 1, 1], [0, 1, -1], [-1, -1, -1]])}
+    data = DataSet(write_system(tmp_path / "a", [arrays], [0, 0, 0]), NAMES)
+    assert data.read(0, [0, 1]).types.tolist() == [[0, 1, 1], [0, 1, -1]]
+    with pytest.raises(DataError, match=r"real_atom_types\.npy: frame 2 .* has no atoms"):
+        data.read(0, [1, 2])
+
+
 @pytest.mark.parametrize("label", ["fparam", "aparam"])
 def test_parameters_of_the_model_must_be_in_every_system(tmp_path: Path, label: str) -> None:
     write_system(tmp_path / "a", [make_arrays(2, 3)], [0, 1, 1])

@@ -291,6 +291,13 @@ class DataSet:
                 where=self._files.where(system, frames[frame], REAL_TYPES),
                 remedy="types count from 0, and -1 marks padding; complete type_map.raw",
             )
+        if numbers.size and (numbers.max(axis=1) < 0).any():
+            frame = int(np.flatnonzero(numbers.max(axis=1) < 0)[0])
+            raise DataError(
+                f"{self._files.name(system, frames[frame])} has no atoms: all its types are -1, which marks padding",
+                where=self._files.where(system, frames[frame], REAL_TYPES),
+                remedy="remove the frame from the set, or correct its types",
+            )
         # The last entry translates -1, padding, into itself.
         types = np.append(table.translation, -1)[numbers]
         if (types == NOT_IN_MODEL).any():
