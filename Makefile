@@ -20,7 +20,7 @@ PIP := -m pip --disable-pip-version-check install --quiet --constraint constrain
 export PIP_ROOT_USER_ACTION := ignore
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test faults lint types bench bench-peers browser pictures docs clean
+.PHONY: help demo test faults lint types bench bench-peers browser pictures docs mistakes clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -82,6 +82,10 @@ browser: $(VENV)/.ready ## try the report's page in a real browser
 
 pictures: $(VENV)/.ready ## run the worked example of docs/observe.md and draw it: two minutes on two idle cores
 	@$(BIN)/python docs/pictures.py
+
+mistakes: $(VENV)/.ready ## write docs/mistakes.md anew: what is said to every mistake of tests/bad_input
+	@$(BIN)/python tests/bad_input/mistakes_page.py > docs/mistakes.md.new
+	mv docs/mistakes.md.new docs/mistakes.md
 
 docs: $(VENV)/.ready ## write docs/input.md anew from the configuration
 	@$(BIN)/dp doc-train-input > docs/input.md.new

@@ -294,14 +294,18 @@ CASES: dict[str, Case] = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which a good run would work, and in which an earlier run has left its files."""
-    tiny_system(tmp_path / "train")
-    as_file("mine")(tmp_path)
-    as_file("mine.hdf5")(tmp_path)
-    for name in ("lcurve.out", "out.json"):
-        (tmp_path / name).write_text("of an earlier run")
+    make_folder(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def make_folder(path: Path) -> None:
+    """A folder in which a good run would work, and in which an earlier run has left its files."""
+    tiny_system(path / "train")
+    as_file("mine")(path)
+    as_file("mine.hdf5")(path)
+    for name in ("lcurve.out", "out.json"):
+        (path / name).write_text("of an earlier run")
 
 
 def prepared(folder: Path, case: Case) -> list[str]:
@@ -334,3 +338,9 @@ def test_mistake_is_explained_and_nothing_is_touched(
 def test_debug_shows_where_the_error_came_from(name: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert dp(*prepared(folder, CASES[name]), "-v", "DEBUG") == 2
     assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_hundred_mistakes_are_made_and_each_is_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mistakes.md").read_text()
+    assert len(CASES) >= 100
+    assert [name for name in CASES if f"**{name}**" not in page] == [], "run make mistakes"
