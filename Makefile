@@ -7,6 +7,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 PEER := .venv-deepmd
+KIT := .venv-kit
 BIN := $(CURDIR)/$(VENV)/bin
 DEMO := runs/demo
 WATER := $(CURDIR)/examples/water
@@ -20,7 +21,8 @@ PIP := -m pip --disable-pip-version-check install --quiet --constraint constrain
 export PIP_ROOT_USER_ACTION := ignore
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test faults lint types bench bench-peers browser pictures docs mistakes clean
+.PHONY: help demo test test-kit models faults lint types bench bench-peers browser pictures docs mistakes clean
+
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -45,11 +47,21 @@ demo: $(VENV)/.ready ## train on water for two minutes, then test, freeze and dr
 	echo "  out.json, train.log       the input with all defaults, and the log"
 
 # The tests come last and run whatever the checks before them say, so that their count is always seen.
-test: $(VENV)/.ready $(PEER)/.ready ## format, lint, types and tests, in under ten minutes
+test: $(VENV)/.ready $(PEER)/.ready $(KIT)/.ready ## format, lint, types and tests, in some ten minutes
 	@checks=0
 	$(MAKE) --no-print-directory --keep-going lint types || checks=$$?
 	OMP_NUM_THREADS=1 LOCKSTEP_REQUIRE_PEER=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
+	$(MAKE) --no-print-directory test-kit || checks=$$?
 	exit $$checks
+
+test-kit: $(KIT)/.ready ## the tests of DeePMD-kit's models in this program, in an environment that has both
+	@OMP_NUM_THREADS=1 LOCKSTEP_REQUIRE_KIT=1 $(KIT)/bin/python -m pytest -n 2 --dist loadfile tests/kit $(PYTEST)
+
+# EXAMPLES is the folder `examples` of DeePMD-kit's repository.
+models: $(KIT)/.ready ## train two steps of every input in EXAMPLES, and write docs/models.md anew
+	@test -n "$(EXAMPLES)" || { echo "make models EXAMPLES=/path/to/deepmd-kit/examples" >&2; exit 1; }
+	PATH="$(CURDIR)/$(KIT)/bin:$$PATH" $(KIT)/bin/python docs/models.py "$(EXAMPLES)" > docs/models.md.new
+	mv docs/models.md.new docs/models.md
 
 # Three workers for each of sixty faults, and all else of tests/parallel: too long for make test.
 faults: $(VENV)/.ready ## try every fault of a worker, and write docs/faults.md anew: half an hour
@@ -110,7 +122,18 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m compileall -q src
 	touch $@
 
-# DeePMD-kit has a command named dp too, so it never shares a venv with this program.
+# DeePMD-kit beside this program: what $(VENV) has is seen from here, and only what it lacks is installed.
+$(KIT)/.ready: pyproject.toml constraints.txt | $(VENV)/.ready
+	@echo "Setting up $(KIT): DeePMD-kit and this program in one environment"
+	test -x $(KIT)/bin/python || $(BIN)/python -m venv $(KIT)
+	site=$$($(KIT)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$site/shared.pth"
+	$(KIT)/bin/python $(PIP) '.[deepmd]' '$(DEEPMD_KIT)'
+	$(KIT)/bin/python $(PIP) --no-build-isolation --no-deps --editable .
+	$(KIT)/bin/python -m pip --disable-pip-version-check download --quiet --no-deps --dest $(KIT)/wheels '$(DEEPMD_KIT)'
+	touch $@
+
+# DeePMD-kit alone, for the tests of interchange.
 $(PEER)/.ready: constraints.txt | $(VENV)/.ready
 	@echo "Setting up $(PEER): DeePMD-kit, for the tests of interchange"
 	test -x $(PEER)/bin/python || $(BIN)/python -m venv $(PEER)

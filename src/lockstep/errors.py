@@ -46,6 +46,10 @@ class CheckpointError(UserError):
     """A checkpoint or model file that cannot be used; `where` is the file."""
 
 
+class ForeignModelError(CheckpointError):
+    """A model that only DeePMD-kit's classes can evaluate; `where` is the file."""
+
+
 def _short(value: object, limit: int = 120) -> str:
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."

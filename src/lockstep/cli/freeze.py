@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from lockstep.cli.options import HelpFormatter, add_log_options, logged
-from lockstep.errors import UserError
+from lockstep.errors import ForeignModelError, UserError
+
+if TYPE_CHECKING:
+    from lockstep.model import Potential
 
 log = logging.getLogger(__name__)
 
 _SUFFIX = ".dp"
+_KIT = (".pth", ".pt2")
+"""Suffixes of DeePMD-kit's PyTorch backend, written where it is installed."""
 _FOREIGN = (".pb", ".pth", ".pt", ".pt2", ".pte", ".json", ".savedmodel", ".savedmodeltf", ".hlo")
 
 
@@ -33,6 +41,8 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
         help="the folder of a run, a prefix such as model.ckpt, or a checkpoint file",
     )
     parser.add_argument("-o", "--output", default="frozen_model", help="the model file; .dp is added where it lacks it")
+    parser.add_argument("--head", metavar="MODEL", help="which model of a checkpoint that holds several")
+    parser.add_argument("--ema", action="store_true", help="the running average of the weights (training.enable_ema)")
     add_log_options(parser)
     parser.set_defaults(run=run)
 
@@ -44,15 +54,44 @@ def run(args: argparse.Namespace) -> int:
         from lockstep.interop.deepmd import save_dp
         from lockstep.interop.loading import load_potential
 
-        potential = load_potential(args.checkpoint_folder)
-        _refuse_other_file(path)
-        save_dp(potential, path)
+        try:
+            potential = load_potential(args.checkpoint_folder)
+        except ForeignModelError as error:
+            path = _frozen_there(error, args, path)
+        else:
+            _refuse_other_file(path)
+            if path.suffix == _SUFFIX:
+                save_dp(potential, path)
+            else:
+                _converted_there(potential, path)
         log.info("Model written to %s", path)
     return 0
 
 
+def _frozen_there(error: ForeignModelError, args: argparse.Namespace, path: Path) -> Path:
+    """The model of a checkpoint of one of DeePMD-kit's models."""
+    if importlib.util.find_spec("deepmd") is None:
+        raise error
+    from lockstep.interop.kit.files import freeze
+
+    return freeze(args.checkpoint_folder, path, args.head, args.ema)
+
+
+def _converted_there(potential: Potential, path: Path) -> None:
+    """A native model as a file of DeePMD-kit's PyTorch backend, by way of the exchange format."""
+    from lockstep.interop.deepmd import save_dp
+    from lockstep.interop.kit.files import convert
+
+    with TemporaryDirectory(prefix="lockstep-") as folder:
+        exchange = Path(folder) / "model.dp"
+        save_dp(potential, exchange)
+        convert(exchange, path)
+
+
 def _target(output: str) -> Path:
     path = Path(output)
+    if path.suffix in _KIT and importlib.util.find_spec("deepmd") is not None:
+        return path
     if path.suffix in _FOREIGN:
         exchange = path.with_suffix(_SUFFIX)
         raise UserError(
@@ -68,7 +107,7 @@ def _refuse_other_file(path: Path) -> None:
     """A model may be replaced by a newer one; anything else under that name is not ours to overwrite."""
     from lockstep.interop.exchange import is_exchange_file
 
-    if path.exists() and not is_exchange_file(path):
+    if path.exists() and path.suffix not in _KIT and not is_exchange_file(path):
         raise UserError(
             "there is something that is not a model: it is left alone",
             where="--output",

@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lockstep.cli import VERBS
+from lockstep.cli import VERBS, handover
 from lockstep.cli.options import tell
-from lockstep.errors import UserError
+from lockstep.errors import ForeignModelError, UserError
 from lockstep.version import __version__
 
 EXIT_USER = 2
@@ -22,14 +22,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dp",
         description="Lockstep trains Deep Potential models from DeePMD-kit input files, alone or on many workers.",
-        epilog="The same program answers to `lockstep`, a name that never clashes with DeePMD-kit's `dp`.",
+        epilog=f"Handed over to DeePMD-kit where it is installed: the verbs {', '.join(handover.VERBS)}, and every "
+        "verb with one of its other backends, such as dp --tf train. The same program answers to `lockstep`.",
     )
     parser.add_argument("--version", action="version", version=f"Lockstep v{__version__}")
     backend = parser.add_mutually_exclusive_group()
-    backend.add_argument("-b", "--backend", default="pytorch", help="the backend: pytorch, the only one there is")
-    for name, short in (("pytorch", "--pt"), ("tensorflow", "--tf")):
+    backend.add_argument("-b", "--backend", help="pytorch, which is this program; any other is DeePMD-kit's")
+    for name in dict.fromkeys(handover.BACKENDS.values()):
+        spellings = [f"--{short}" for short, long in handover.BACKENDS.items() if long == name]
         backend.add_argument(
-            short, f"--{name}", dest="backend", action="store_const", const=name, help=f"the same as --backend {name}"
+            *spellings, dest="backend", action="store_const", const=name, help=f"the same as --backend {name}"
         )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in VERBS:
@@ -42,10 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Modules make objects by the hundred thousand that stay: looking for garbage among them is a fifth of start-up.
     gc.set_threshold(100_000, 50, 100)
     _fill_closed_streams()
-    args = build_parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        _check_backend(args.backend)
+        handover.hand_over_if_foreign(words)
+    except UserError as error:
+        print(f"dp: error: {error}", file=sys.stderr)
+        return EXIT_USER
+    args = build_parser().parse_args(words)
+    try:
         return int(args.run(args) or 0)
+    except ForeignModelError as error:
+        return _evaluated_there(error, args, words)
     except UserError as error:
         if logging.getLogger("lockstep").isEnabledFor(logging.DEBUG):
             logging.getLogger("lockstep").debug("where the error came from:", exc_info=error)
@@ -69,9 +78,13 @@ def _fill_closed_streams() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
-def _check_backend(name: str) -> None:
-    if name not in ("pytorch", "pt"):
-        raise UserError("there is only pytorch: leave the option out", where="--backend", value=name)
+def _evaluated_there(error: ForeignModelError, args: argparse.Namespace, words: list[str]) -> int:
+    """A verb that this program has, for a model that it has not."""
+    try:
+        return handover.evaluate_there(error, args, words)
+    except UserError as problem:
+        tell(args.verb, problem)
+        return EXIT_USER
 
 
 if __name__ == "__main__":

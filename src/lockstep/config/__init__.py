@@ -9,6 +9,7 @@ from lockstep.config.descriptors import (
     SeE2AConfig,
     SeE2RConfig,
 )
+from lockstep.config.foreign import ForeignInput, load_any_input, parse_any_input
 from lockstep.config.input import AnyInput, Input, RawInput, load_input, parse_input, parse_raw_input
 from lockstep.config.learning_rate import (
     BaseLearningRate,
@@ -34,6 +35,7 @@ __all__ = [
     "EnergyFittingConfig",
     "EnergyLossConfig",
     "ExpLearningRate",
+    "ForeignInput",
     "HybridConfig",
     "Input",
     "LearningRateConfig",
@@ -50,7 +52,9 @@ __all__ = [
     "TrainingDataConfig",
     "ValidationDataConfig",
     "WsdLearningRate",
+    "load_any_input",
     "load_input",
+    "parse_any_input",
     "parse_input",
     "parse_raw_input",
 ]

@@ -52,7 +52,7 @@ class Input(Section):
 
     def findings(self) -> Iterator[Finding]:
         """Yield what does not fit together across sections."""
-        yield from _warmup_findings(self)
+        yield from warmup_findings(self)
         precision = self.model.fitting_net.precision
         if self.training.mixed_precision is not None and precision == "float32":
             reason = "needs a fitting net in float64, and model.fitting_net.precision is float32"
@@ -86,13 +86,13 @@ class RawInput(Section):
         names = self.model.get("type_map")
         if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
             yield Finding("model.type_map", "expected the names of the atom types, as a list")
-        yield from _warmup_findings(self)
+        yield from warmup_findings(self)
 
 
 AnyInput = Input | RawInput
 
 
-def _warmup_findings(config: AnyInput) -> Iterator[Finding]:
+def warmup_findings(config: AnyInput) -> Iterator[Finding]:
     """A warm-up that leaves nothing of the run."""
     steps, warmup = config.training.numb_steps, config.learning_rate.warmup_steps
     if steps is not None and warmup >= steps:
@@ -154,13 +154,18 @@ def _parse(cls: type[Parsed], data: object, source: str) -> Parsed:
     if "model" not in data and "n_neuron" in data:
         remedy = "let DeePMD-kit 2 or later convert it, or rewrite it in sections"
         raise InputError("this is an input file of DeePMD-kit version 0, without sections", where=source, remedy=remedy)
+    result, problems = examine(cls, data)
+    if result is None:
+        raise combine(problems, source)
+    return result
+
+
+def examine(cls: type[Parsed], data: dict[Any, Any]) -> tuple[Parsed | None, list[Problem]]:
+    """The content of a file as an input of one class, or None, and all that is wrong with it."""
     walk = Walk()
     clean = walk.section(cls, data)
     result, problems = _validate(cls, clean, walk)
-    if problems:
-        raise combine(problems, source)
-    assert result is not None
-    return result
+    return (None if problems else result), problems
 
 
 def _validate(cls: type[Parsed], clean: dict[str, Any], walk: Walk) -> tuple[Parsed | None, list[Problem]]:

@@ -214,6 +214,11 @@ class TrainingConfig(Section):
     timeout: Positive = 60.0
     """Seconds a rank waits in a step for the others before the job is ended; LOCKSTEP_TIMEOUT has precedence."""
 
+    @property
+    def validation_batches(self) -> int:
+        """Number of batches averaged for each line of the learning curve."""
+        return self.validation_data.numb_btch if self.validation_data else 1
+
     def findings(self) -> Iterator[Finding]:
         """Yield a run of no or of two lengths, and statistics to be read from nowhere."""
         if (self.numb_steps is None) == (self.numb_epoch is None):

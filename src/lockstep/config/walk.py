@@ -79,7 +79,12 @@ class Walk:
         if item is not None and isinstance(value, list | tuple):
             return [self._value(item, each, (*here, number)) for number, each in enumerate(value)]
         choices = section_classes(info)
-        if not choices or not isinstance(value, dict):
+        if not isinstance(value, dict):
+            return value
+        entry = entry_class(info)
+        if entry is not None:
+            return {k: self.section(entry, v, (*here, k)) if isinstance(v, dict) else v for k, v in value.items()}
+        if not choices:
             return value
         chosen = self._choose(choices, info, value, here)
         if chosen is None:
@@ -159,6 +164,15 @@ def section_classes(info: FieldInfo) -> dict[str, type[Section]]:
     members = get_args(info.annotation) or (info.annotation,)
     classes = [cls for cls in members if isinstance(cls, type) and issubclass(cls, Section)]
     return {_tag(cls): cls for cls in classes}
+
+
+def entry_class(info: FieldInfo) -> type[Section] | None:
+    """Return the section class of the entries, where a field is a dictionary of sections by name."""
+    for member in (info.annotation, *get_args(info.annotation)):
+        if get_origin(member) is dict:
+            entry = get_args(member)[1]
+            return entry if isinstance(entry, type) and issubclass(entry, Section) else None
+    return None
 
 
 def _tag(cls: type[Section]) -> str:

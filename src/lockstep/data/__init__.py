@@ -2,6 +2,7 @@
 
 from lockstep.data.arrays import ATOMS, Array, named, requiring
 from lockstep.data.dataset import DataSet, MicroBatch
+from lockstep.data.joint import JointDataSet, JointPlan, join_plans
 from lockstep.data.loader import DpLoaderSet, worker_count
 from lockstep.data.plan import Plan, make_plan
 from lockstep.data.probability import steps_for_epochs
@@ -15,11 +16,14 @@ __all__ = [
     "DataSet",
     "DpLoaderSet",
     "Draw",
+    "JointDataSet",
+    "JointPlan",
     "MicroBatch",
     "Plan",
     "Selection",
     "Stream",
     "find_systems",
+    "join_plans",
     "make_plan",
     "named",
     "requiring",

@@ -14,7 +14,8 @@ from ase.calculators.calculator import Calculator, PropertyNotImplementedError, 
 from numpy.typing import NDArray
 
 from lockstep.data.physical import bad_cell, far_atom
-from lockstep.errors import UserError
+from lockstep.errors import ForeignModelError, UserError
+from lockstep.interop.kit import package
 from lockstep.interop.loading import load_potential
 from lockstep.model import Potential, Prediction
 from lockstep.model.potential import Parameters
@@ -37,6 +38,7 @@ class DP(Calculator):
         device: where to compute, such as `cpu` or `cuda:1`; by default a GPU if there is one.
     """
 
+    potential: Potential
     name = "DP"
     implemented_properties = [  # noqa: RUF012 (ASE declares it so)
         "energy",
@@ -46,6 +48,21 @@ class DP(Calculator):
         "virial",
         "stress",
     ]
+
+    def __new__(cls, model: str | Path | Potential, *args: Any, **kwargs: Any) -> Any:
+        """A calculator of DeePMD-kit's own for models that only its classes evaluate."""
+        if isinstance(model, Potential):
+            return super().__new__(cls)
+        try:
+            instance = super().__new__(cls)
+            instance.potential = load_potential(model)
+            return instance
+        except ForeignModelError:
+            if package.version() is None:
+                raise
+            from lockstep.interop.kit.files import calculator
+
+            return calculator(model, *args, **kwargs)
 
     def __init__(
         self,
@@ -59,7 +76,7 @@ class DP(Calculator):
             if kwargs.pop(option, None) is not None:
                 raise UserError("is not supported by this calculator", where=option, remedy="leave it out")
         super().__init__(label=label, **kwargs)
-        potential = model if isinstance(model, Potential) else load_potential(model)
+        potential = model if isinstance(model, Potential) else self.potential
         self.potential = potential.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.type_dict = dict(type_dict or {symbol: t for t, symbol in enumerate(potential.type_map)})
         self._warned = False

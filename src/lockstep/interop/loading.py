@@ -9,11 +9,14 @@ from typing import Any
 from lockstep.checkpoint.compare import compare_configs
 from lockstep.checkpoint.find import load_checkpoint
 from lockstep.checkpoint.format import Checkpoint
-from lockstep.config import ModelConfig
+from lockstep.config import ForeignInput, ModelConfig, parse_any_input
+from lockstep.config.foreign import NOT_YET
 from lockstep.config.input import parse_input
-from lockstep.errors import CheckpointError
+from lockstep.errors import CheckpointError, ForeignModelError, UserError
 from lockstep.interop.deepmd import load_dp
 from lockstep.interop.exchange import is_exchange_file
+from lockstep.interop.kit import package
+from lockstep.interop.kit.package import PIP
 from lockstep.interop.pytorch import is_pytorch_file, load_pytorch
 from lockstep.model.potential import Potential
 from lockstep.model.weights import load_weights, refuse_unusable
@@ -38,15 +41,52 @@ def load_potential(path: str | Path) -> Potential:
     if not path.exists() and (model := path.with_name(path.name + _SUFFIX)).is_file():
         path = model
     if is_exchange_file(path) or path.suffix == _SUFFIX:
-        potential = load_dp(path)
+        potential = _load_exchange(path)
         log.info("Loaded %s", path)
         return potential
     if is_pytorch_file(path):
-        potential = load_pytorch(path)
+        potential = _load_pytorch(path)
         log.info("Loaded %s, a file of DeePMD-kit's PyTorch backend", path)
         return potential
     _refuse_foreign(path)
-    return potential_of(load_checkpoint(path))
+    checkpoint = load_checkpoint(path)
+    if is_foreign_checkpoint(checkpoint):
+        raise _foreign(path)
+    return potential_of(checkpoint)
+
+
+def _load_exchange(path: Path) -> Potential:
+    try:
+        return load_dp(path)
+    except CheckpointError as error:
+        if NOT_YET in error.reason:
+            raise _foreign(path) from error
+        raise
+
+
+def _load_pytorch(path: Path) -> Potential:
+    try:
+        return load_pytorch(path)
+    except CheckpointError as error:
+        # Whatever is wrong with it, DeePMD-kit knows its own files best.
+        if package.version() is not None:
+            raise _foreign(path) from error
+        raise
+
+
+def _foreign(path: Path) -> ForeignModelError:
+    return ForeignModelError(
+        "is a model that DeePMD-kit's classes evaluate, and DeePMD-kit is not installed", where=str(path), remedy=PIP
+    )
+
+
+def is_foreign_checkpoint(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint of this program is of one of DeePMD-kit's models."""
+    given = checkpoint.info.get("input", {})
+    try:
+        return isinstance(parse_any_input(dict(given)), ForeignInput)
+    except UserError:
+        return False
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -57,6 +97,8 @@ def _refuse_foreign(path: Path) -> None:
             where=str(path),
             remedy="name one of these, a prefix such as model.ckpt, or the folder of a run",
         )
+    if path.exists() and path.suffix in (*_FOREIGN, ".pt", ".pth") and package.version() is not None:
+        raise _foreign(path)
     if path.exists() and path.suffix in _FOREIGN:
         raise CheckpointError(
             "is a model for another program, not in DeePMD-kit's exchange format",

@@ -13,6 +13,7 @@ from torch import nn
 from lockstep.checkpoint.format import Checkpoint
 from lockstep.config import AnyInput
 from lockstep.data import Array, MicroBatch, Plan
+from lockstep.optim.optimizer import Optimizer
 from lockstep.parallel.group import Group
 from lockstep.tasks.metrics import Column, LossTerms, Metrics
 
@@ -95,6 +96,10 @@ class Task(ABC):
         """The errors of a sample; whether gradients are needed on the way is the task's own affair."""
         with torch.no_grad():
             return self.loss(sample, lr).metrics
+
+    def optimizer(self) -> Optimizer | None:
+        """An optimizer that this task brings along; None for the one that the input file's section makes."""
+        return None
 
     def after_update(self, step: int) -> None:  # noqa: B027 - most tasks have nothing to do
         """The weights have been updated `step` times."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from lockstep.checkpoint.format import Checkpoint
 from lockstep.config import AnyInput
-from lockstep.data import Plan, Stream, steps_for_epochs
+from lockstep.data import JointPlan, Plan, Stream, steps_for_epochs
 from lockstep.optim.schedule import Schedule, make_schedule
 from lockstep.parallel.group import Group
 from lockstep.training.pace import Pace, rate_factor, report, warn_about_rate
@@ -65,7 +66,10 @@ def _scheduled_steps(config: AnyInput, plan: Plan, pace: Pace) -> int:
     training = config.training
     if training.numb_steps is not None:
         return training.numb_steps
-    assert training.numb_epoch is not None
+    if training.numb_epoch is None:
+        # Passes over the data of each of several models.
+        assert isinstance(plan, JointPlan)
+        return steps_for_epochs(1.0, math.ceil(plan.total), pace.per_step)
     return steps_for_epochs(training.numb_epoch, plan.per_epoch, pace.per_step)
 
 

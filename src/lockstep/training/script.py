@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lockstep.config.input import load_input, load_raw_input, parse_input, parse_raw_input
+from lockstep.config.foreign import load_any_input, parse_any_input
+from lockstep.config.input import load_raw_input, parse_raw_input
 from lockstep.errors import UserError
 from lockstep.training.options import Options, checkpoint_prefix
 
@@ -140,8 +141,8 @@ def _end_together(context: WorkerContext, mistake: UserError, tell: Tell) -> NoR
 
 def _read(source: Source, raw: bool) -> tuple[AnyInput, Path]:
     if isinstance(source, Mapping):
-        return (parse_raw_input if raw else parse_input)(dict(source)), Path()
-    return (load_raw_input if raw else load_input)(source), Path(source).parent
+        return (parse_raw_input if raw else parse_any_input)(dict(source)), Path()
+    return (load_raw_input if raw else load_any_input)(source), Path(source).parent
 
 
 def _train(

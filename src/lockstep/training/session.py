@@ -6,7 +6,7 @@ import gc
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from lockstep.checkpoint.background import BackgroundStore
 from lockstep.checkpoint.format import Checkpoint
 from lockstep.checkpoint.store import CheckpointStore, NullStore
-from lockstep.config import AnyInput
+from lockstep.config import AnyInput, ForeignInput
+from lockstep.config.foreign import BranchConfig, ForeignTrainingConfig
 from lockstep.config.training import DataConfig
-from lockstep.data import DataSet, DpLoaderSet, MicroBatch, Plan, make_plan, summary_lines, worker_count
+from lockstep.data import DataSet, DpLoaderSet, MicroBatch, Plan, join_plans, make_plan, summary_lines, worker_count
 from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
 from lockstep.observe.lcurve import LearningCurve, NullCurve
 from lockstep.observe.live import make_bar
@@ -76,7 +77,8 @@ def train(
         agree_on_setup(config, data, checkpoint, group)
         course = plot_course(config, data.training, checkpoint, mesh.data)
         task = build_task(kind, config, data, course, checkpoint, options, group, placement)
-        optimizer = make_optimizer(
+        own = task.optimizer()
+        optimizer = own or make_optimizer(
             task.module.named_parameters(), optimizer_for(config, group.size), group, config.training.zero_stage
         )
         if checkpoint is not None:
@@ -115,6 +117,8 @@ def locked(config: AnyInput, group: Group) -> Iterator[None]:
 
 def open_data(config: AnyInput, kind: type[Task], folder: Path) -> Data:
     """Open what the input file names; nothing but headers is read."""
+    if isinstance(config, ForeignInput) and config.training.data_dict:
+        return open_parts(config, config.training.data_dict, kind, folder)
     validation = config.training.validation_data
     return Data(
         open_plan(config, config.training.training_data, "training", folder, kind),
@@ -122,9 +126,34 @@ def open_data(config: AnyInput, kind: type[Task], folder: Path) -> Data:
     )
 
 
-def open_plan(config: AnyInput, data: DataConfig, purpose: str, folder: Path, kind: type[Task]) -> Plan:
+def open_parts(config: ForeignInput, parts: Mapping[str, BranchConfig], kind: type[Task], folder: Path) -> Data:
+    """The data of several models, in one stream that draws from all of them."""
+    training = {
+        name: open_plan(config.only(name), part.training_data, "training", folder, kind, name)
+        for name, part in parts.items()
+    }
+    validation = {
+        name: open_plan(config.only(name), part.validation_data, "validation", folder, kind, name)
+        for name, part in parts.items()
+        if part.validation_data
+    }
+    weights = part_weights(config.training, training)
+    return Data(join_plans(training, weights), join_plans(validation, weights) if validation else None)
+
+
+def part_weights(training: ForeignTrainingConfig, plans: Mapping[str, Plan]) -> dict[str, float]:
+    """How often each model is trained: as the input says, or by the passes it asks for, or by the size of its data."""
+    if training.model_prob:
+        return dict(training.model_prob)
+    epochs = training.num_epoch_dict or dict.fromkeys(plans, 1.0)
+    return {name: epochs[name] * plan.per_epoch for name, plan in plans.items()}
+
+
+def open_plan(
+    config: AnyInput, data: DataConfig, purpose: str, folder: Path, kind: type[Task], part: str | None = None
+) -> Plan:
     """Open the systems of a section of the input file and settle how they are drawn from."""
-    where = f"training.{purpose}_data"
+    where = f"training.{purpose}_data" if part is None else f"training.data_dict.{part}.{purpose}_data"
     dataset = DataSet(
         data.systems,
         config.type_map,
@@ -134,7 +163,7 @@ def open_plan(config: AnyInput, data: DataConfig, purpose: str, folder: Path, ki
         option=f"{where}.systems",
     )
     plan = make_plan(dataset, data.batch_size, data.sys_probs, auto_prob=data.auto_prob, where=where)
-    for line in summary_lines(purpose, plan):
+    for line in summary_lines(purpose if part is None else f"{purpose} {part}", plan):
         log.info(line)
     return plan
 
@@ -275,10 +304,9 @@ def build_scalars(
 
 
 def build_validator(task: Task, data: Data, group: Group) -> Validator | NoValidation:
-    section = task.config.training.validation_data
-    if data.validation is None or section is None:
+    if data.validation is None:
         return NoValidation()
-    return Validator.of(task, data.validation, section.numb_btch, group)
+    return Validator.of(task, data.validation, task.config.training.validation_batches, group)
 
 
 def snapshot_of(task: Task, optimizer: Optimizer, course: Course, group: Group) -> Snapshot:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from lockstep.data import Plan, Stream
+from lockstep.data import JointPlan, Plan, Stream
+from lockstep.data.joint import Turns
 from lockstep.parallel.group import Group
 from lockstep.tasks import Metrics, Task
 
@@ -24,12 +25,15 @@ class Validator:
 
     task: Task
     plan: Plan
-    stream: Stream
+    stream: Stream | Turns
     batches: int
     group: Group
 
     @classmethod
     def of(cls, task: Task, plan: Plan, batches: int, group: Group) -> Validator:
+        """With several models, as many micro-batches of each."""
+        if isinstance(plan, JointPlan):
+            return cls(task, plan, plan.turns(_SEED), batches * len(plan.parts), group)
         return cls(task, plan, plan.stream(_SEED), batches, group)
 
     def __call__(self, turn: int, lr: float) -> dict[str, float]:

@@ -1,0 +1,77 @@
+"""Each kind of DeePMD-kit's models in this program's loop: trains, goes on bit for bit, and shows its errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from kinds import KINDS, kit_input
+
+from lockstep.checkpoint.find import load_checkpoint
+from lockstep.observe.lcurve import read_lcurve
+from runs import dp
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_trains(name: str, folder: Path) -> None:
+    kit_input(name, folder, training__numb_steps=2, training__disp_freq=1)
+    assert dp("train", "input.json") == 0
+    curve = read_lcurve("lcurve.out")
+    assert len(curve["step"]) == 2
+    assert all(np.isfinite(values).all() for values in curve.values()), curve
+
+
+def test_a_restart_goes_on_bit_for_bit(folder: Path) -> None:
+    kit_input("dpa1", folder, training__numb_steps=8, training__save_freq=4)
+    assert dp("train", "input.json") == 0
+    whole = load_checkpoint("model.ckpt-8").tensors
+    assert dp("train", "input.json", "--restart", "model.ckpt-4") == 0
+    again = load_checkpoint("model.ckpt-8").tensors
+    assert whole.keys() == again.keys()
+    assert all(torch.equal(whole[key], again[key]) for key in whole)
+
+
+def train_on_two(folder: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    command += ["-m", "lockstep.cli.main", "train", "input.json", "-o", "two.json"]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_two_ranks_equal_one_that_accumulates_two(folder: Path) -> None:
+    data = kit_input("dpa1", folder, training__numb_steps=4, training__save_freq=4, training__acc_freq=2)
+    assert dp("train", "input.json") == 0
+    one = load_checkpoint("model.ckpt-4").group("model")
+    data["training"] |= {"acc_freq": 1, "save_ckpt": "two.ckpt", "disp_file": "two.out"}
+    data["learning_rate"]["scale_by_worker"] = "none"
+    (folder / "input.json").write_text(json.dumps(data))
+    train_on_two(folder)
+    two = load_checkpoint("two.ckpt-4").group("model")
+    assert one.keys() == two.keys()
+    for key in one:
+        torch.testing.assert_close(two[key], one[key], rtol=1e-9, atol=1e-11)
+
+
+def test_neighbour_lists_are_found_once_per_frame(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lockstep.tasks.deepmd.neighbours import KnownLists
+
+    counted: list[KnownLists] = []
+    begin = KnownLists.__init__
+    monkeypatch.setattr(KnownLists, "__init__", lambda self, budget: (counted.append(self), begin(self, budget))[1])
+    kit_input("dpa1", folder, training__numb_steps=24, training__disp_freq=100)
+    assert dp("train", "input.json") == 0
+    assert [lists.found for lists in counted] == [6]
+
+
+def test_the_log_says_what_trains(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kit_input("dpa2", folder, training__numb_steps=1)
+    assert dp("train", "input.json") == 0
+    assert "model: DeePMD-kit 3.2.0's DPA-2" in capfd.readouterr().err
