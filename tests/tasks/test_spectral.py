@@ -7,6 +7,7 @@ import torch
 
 from lockstep.geometry import SplineBasis
 from lockstep.model import Potential
+from lockstep.model.statistics import UNSEEN_ROW_STD
 from lockstep.tasks.energy.spectral import CHECK_EVERY, LADDER, LOOKAHEAD, TOLERANCE, Spectral, expansion_error
 from potentials import random_potential
 
@@ -133,3 +134,14 @@ def test_the_state_of_the_first_version_is_understood() -> None:
     state = {"version": 1, "s_max": 0.7, "starts": [0, 300], "intervals": [24, 48]}
     spectral = control(potential, state=state)
     assert [only(spectral, number) for number in (299, 300)] == [SplineBasis(24, 0.7), SplineBasis(48, 0.7)]
+
+
+def test_types_that_the_data_do_not_have_are_not_looked_at() -> None:
+    potential = random_potential()
+    (scale,) = potential.scales
+    for column in (scale.std_radial, scale.std_angular):
+        column[1] = UNSEEN_ROW_STD
+    before = expansion_error(potential, SplineBasis(32, 0.8))
+    with torch.no_grad():
+        potential.network.descriptor.net(0, 1).layers[0].weight.mul_(30.0)
+    assert expansion_error(potential, SplineBasis(32, 0.8)) == before

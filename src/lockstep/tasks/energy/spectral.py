@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from lockstep.data import MicroBatch
-from lockstep.geometry import Bases, PairCache, SplineBasis
+from lockstep.geometry import Bases, PairCache, RowScale, SplineBasis
 from lockstep.geometry.basis import S0
 from lockstep.model import Potential
+from lockstep.model.statistics import UNSEEN_ROW_STD
 from lockstep.network.descriptors import Embedding
 from lockstep.tasks.energy.prepare import Preparer
 
@@ -191,6 +192,14 @@ class _Ladder:
         return self._bases[intervals]
 
 
+def seen_types(scale: RowScale) -> list[int]:
+    """The types that the data have: the others still have the spread that is assumed for them. A model of all elements
+    has thousands of pairs of types, of which a training sees a few."""
+    assumed = (scale.std_radial == UNSEEN_ROW_STD) & (scale.std_angular == UNSEEN_ROW_STD)
+    seen: list[int] = torch.nonzero(~assumed).flatten().tolist()
+    return seen or list(range(len(scale.mean)))
+
+
 @torch.no_grad()
 def expansion_error(potential: Potential, basis: SplineBasis, cutoff: int = 0) -> float:
     """The largest error of any embedding net's value or slope, half-way between the nodes."""
@@ -200,8 +209,9 @@ def expansion_error(potential: Potential, basis: SplineBasis, cutoff: int = 0) -
     nodes, between = (torch.as_tensor(basis.radial(x)) for x in (basis.nodes, basis.between))
     radial_slope = torch.as_tensor(np.sqrt(np.square(basis.radial(basis.between)) + S0**2)) / basis.per_unit
     worst = 0.0
-    types = range(len(potential.type_map))
-    for t, (mean, std) in enumerate(zip(scale.mean.cpu(), scale.std_radial.cpu(), strict=True)):
+    types = seen_types(scale)
+    for t in types:
+        mean, std = scale.mean[t].cpu(), scale.std_radial[t].cpu()
         for embedding in descriptor.embeddings(cutoff, t, types):
             coefficients = fit @ _value_and_slope(embedding, (nodes - mean) / std)[0]
             value, slope = _value_and_slope(embedding, (between - mean) / std)
