@@ -76,7 +76,13 @@ class EnvironmentBuilder:
         self._scales = [scale.to(device) for scale in scales]
         self._views = tuple(views)
 
-    def build(self, pairs: Sequence[Sequence[Pairs]], types: NDArray, bases: Bases | None = None) -> Environment:
+    def build(
+        self,
+        pairs: Sequence[Sequence[Pairs]],
+        types: NDArray,
+        bases: Bases | None = None,
+        own: NDArray[np.bool_] | None = None,
+    ) -> Environment:
         """Build the environment of frames with the same number of atoms.
 
         Args:
@@ -84,8 +90,9 @@ class EnvironmentBuilder:
             types: [n_frames, n_atoms].
             bases: for each cutoff the basis of its moments. Without one, or when a pair is closer than the basis
                 reaches, the features are rows.
+            own: [n_frames, n_atoms] which atoms are centres here, where several ranks share the frames.
         """
-        layouts = [Layout.of(found, types) for found in pairs]
+        layouts = [Layout.of(found, types, own) for found in pairs]
         used = [
             self._reaching(layout, cutoff, None if bases is None else bases[number])
             for number, (layout, cutoff) in enumerate(zip(layouts, self.cutoffs, strict=True))

@@ -24,6 +24,7 @@ class Layout:
         centre_blocks: for each centre type, its range of centres.
         row_of_atom: [n_frames * n_atoms] which centre an atom is; padding atoms are none, and have no pairs.
         first_type: [n_frames] the type of each frame's first atom.
+        present: the types that occur among all atoms.
         columns: the neighbour types that are told apart; empty where none are.
         counts, occupied: [n_frames * n_atoms, columns] as in `Pairs`, for all frames.
         neighbour: [P] number of the neighbour among all atoms of the batch.
@@ -39,6 +40,7 @@ class Layout:
     centre_blocks: tuple[slice, ...]
     row_of_atom: NDArray[np.int64]
     first_type: NDArray[np.int64]
+    present: tuple[int, ...]
     columns: tuple[int, ...]
     counts: NDArray[np.int32]
     occupied: NDArray[np.int32]
@@ -48,11 +50,14 @@ class Layout:
     dropped: int
 
     @classmethod
-    def of(cls, pairs: Sequence[Pairs], types: NDArray) -> Layout:
-        """Lay out frames with the same number of atoms; `types` is [n_frames, n_atoms]."""
+    def of(cls, pairs: Sequence[Pairs], types: NDArray, own: NDArray[np.bool_] | None = None) -> Layout:
+        """Lay out frames with the same number of atoms; `types` is [n_frames, n_atoms].
+
+        With `own`, of the same shape, only these atoms are centres, and only they have pairs.
+        """
         n_frames, n_atoms = types.shape
         ntypes = pairs[0].counts.shape[1]
-        flat_types = types.ravel()
+        flat_types = types.ravel() if own is None else np.where(own, types, -1).ravel()
         atom = np.argsort(flat_types, kind="stable")
         bounds = np.searchsorted(flat_types[atom], np.arange(ntypes + 1))
         atom = atom[bounds[0] :]
@@ -68,6 +73,7 @@ class Layout:
             centre_blocks=ranges(np.diff(bounds)),
             row_of_atom=row_of_atom,
             first_type=types[:, 0].astype(np.int64),
+            present=tuple(np.unique(types[types >= 0]).tolist()),
             columns=tuple(range(ntypes)),
             counts=joined([p.counts for p in pairs]),
             occupied=joined([p.occupied for p in pairs]),
@@ -86,9 +92,9 @@ class Layout:
                 array.sum(axis=1, keepdims=True, dtype=np.int32) for array in (self.counts, self.occupied)
             )
             return replace(self, columns=(), counts=counts, occupied=occupied)
-        present = np.unique(self.centre_type) if len(self.centre_type) else np.zeros(1, dtype=np.int64)
+        present = list(self.present) or [0]
         counts, occupied = (np.ascontiguousarray(array[:, present]) for array in (self.counts, self.occupied))
-        return replace(self, columns=tuple(present.tolist()), counts=counts, occupied=occupied)
+        return replace(self, columns=tuple(present), counts=counts, occupied=occupied)
 
     def empty_slots(self, cutoff: Cutoff) -> NDArray[np.int64]:
         """[C, columns] how many slots of each centre nobody takes.

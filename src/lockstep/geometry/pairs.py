@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from lockstep.config.cutoff import Cutoff
 from lockstep.data import MicroBatch
 from lockstep.errors import UserError
+from lockstep.geometry.blocks import block_pairs
+from lockstep.geometry.search import all_pairs
 
 SAME_PLACE = 1e-3
 """Angstrom: no two atoms come as close, however hot."""
@@ -55,13 +57,19 @@ class Pairs:
         return bool((self.occupied <= np.asarray(cutoff.sel)).all())
 
 
-def find_pairs(coord: NDArray, cell: NDArray | None, types: NDArray, cutoff: Cutoff) -> Pairs:
+def find_pairs(
+    coord: NDArray, cell: NDArray | None, types: NDArray, cutoff: Cutoff, own: NDArray[np.bool_] | None = None
+) -> Pairs:
     """Find all pairs within the cutoff, for a cell of any shape or for none.
 
-    Atoms of type -1 (padding of mixed-type systems) are nobody's neighbours. Two atoms at one place are refused.
+    Atoms of type -1 (padding of mixed-type systems) are nobody's neighbours. Two atoms at one place are refused. With
+    `own` [n], only these atoms have neighbours.
     """
     real = np.flatnonzero(types >= 0)
-    centre, neighbour, vector = _all_pairs(coord[real], cell, cutoff.rcut)
+    if own is None:
+        centre, neighbour, vector = all_pairs(coord[real], cell, cutoff.rcut)
+    else:
+        centre, neighbour, vector = block_pairs(coord[real], cell, cutoff.rcut, own[real])
     centre, neighbour = real[centre], real[neighbour]
     _refuse_same_place(centre, neighbour, vector)
     everyone = len(centre)
@@ -86,11 +94,11 @@ def find_pairs(coord: NDArray, cell: NDArray | None, types: NDArray, cutoff: Cut
     )
 
 
-def batch_pairs(batch: MicroBatch, frame: int, cutoff: Cutoff) -> Pairs:
+def batch_pairs(batch: MicroBatch, frame: int, cutoff: Cutoff, own: NDArray[np.bool_] | None = None) -> Pairs:
     """The pairs of a frame of a micro-batch; atoms at one place are refused with its name on disk."""
     cell = None if batch.cell is None else batch.cell[frame]
     try:
-        return find_pairs(batch.coord[frame], cell, batch.types[frame], cutoff)
+        return find_pairs(batch.coord[frame], cell, batch.types[frame], cutoff, own)
     except SamePlaceError as error:
         raise batch.refusal(frame, error.reason, error.remedy) from error
 
@@ -102,19 +110,6 @@ def _refuse_same_place(centre: NDArray, neighbour: NDArray, vector: NDArray) -> 
     if len(near) and distance.min() < SAME_PLACE:
         pair = near[distance.argmin()]
         raise SamePlaceError(int(centre[pair]), int(neighbour[pair]), float(distance.min()))
-
-
-def _all_pairs(coord: NDArray, cell: NDArray | None, rcut: float) -> tuple[NDArray, NDArray, NDArray]:
-    # Imported here: the library is loaded by the first worker that needs it, not by `import lockstep`.
-    from vesin import NeighborList
-
-    if len(coord) == 0:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3))
-    # One thread: frames are small and already spread over the loader's threads and the ranks.
-    search = NeighborList(cutoff=rcut, full_list=True, n_threads=1)
-    box = np.zeros((3, 3)) if cell is None else np.ascontiguousarray(cell)
-    i, j, vector = search.compute(np.ascontiguousarray(coord), box, cell is not None, quantities="ijD")
-    return i.astype(np.int64), j.astype(np.int64), vector
 
 
 def _nearest(centre: NDArray, vector: NDArray, limit: int) -> NDArray:

@@ -102,6 +102,8 @@ class Potential(nn.Module):
         ]
 
     def forward(self, environment: Environment, parameters: Parameters | None = None) -> Prediction:
+        if not len(environment.atom):
+            return self._nothing(environment)
         per_centre = parameters.per_centre(environment) if parameters else None
         output = self.network(environment.features, per_centre)
         force, virial = forces_and_virial(output.gradients, environment)
@@ -109,6 +111,15 @@ class Potential(nn.Module):
         atom_energy = atoms.index_copy(0, environment.atom, output.energy)
         atom_energy = atom_energy.view(environment.n_frames, environment.n_atoms)
         return Prediction(atom_energy.sum(dim=1), atom_energy, force, virial)
+
+    def _nothing(self, environment: Environment) -> Prediction:
+        """The share of a rank that has no centre: zero, but with a way back, as every share has."""
+        weight = next((p for p in self.parameters() if p.requires_grad), self.network.bias)
+        zero = (weight.sum() * 0.0).to(torch.float64)
+        shape = (environment.n_frames, environment.n_atoms)
+        return Prediction(
+            zero.expand(shape[0]), zero.expand(shape), zero.expand(*shape, 3), zero.expand(shape[0], 3, 3)
+        )
 
     @torch.no_grad()
     def evaluate(

@@ -13,6 +13,8 @@ from lockstep.data import MicroBatch
 from lockstep.geometry import Bases, Environment, PairCache, Pairs
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
+from lockstep.parallel.group import Group
+from lockstep.tasks.energy.share import own_atoms
 from lockstep.tasks.energy.survey import cached_pairs
 
 log = logging.getLogger(__name__)
@@ -37,11 +39,17 @@ class Preparer:
 
     Args:
         bases: from a micro-batch's number to the bases its moments are taken over, or None for rows.
+        group: the ranks that share a micro-batch, each with atoms of its own; None where this one has all.
     """
 
     def __init__(
-        self, potential: Potential, cache: PairCache, bases: Callable[[int], Bases | None] = lambda number: None
+        self,
+        potential: Potential,
+        cache: PairCache,
+        bases: Callable[[int], Bases | None] = lambda number: None,
+        group: Group | None = None,
     ) -> None:
+        self._group = group
         self._builder = potential.environment_builder()
         self._cache = cache
         self._bases = bases
@@ -50,15 +58,19 @@ class Preparer:
         self._fitting = potential.config.fitting_net
 
     def __call__(self, batch: MicroBatch) -> Sample:
-        frames = range(len(batch.frames))
+        own = own_atoms(batch, self._group) if self._group else None
         pairs = [
-            [cached_pairs(self._cache, batch, frame, cutoff) for frame in frames] for cutoff in self._builder.cutoffs
+            [
+                cached_pairs(self._cache, batch, frame, cutoff, None if own is None else own[frame])
+                for frame in range(len(batch.frames))
+            ]
+            for cutoff in self._builder.cutoffs
         ]
         self._tell_dropped(batch, pairs)
         labels = {name: torch.from_numpy(value).to(self._device) for name, value in batch.labels.items()}
         padded = (batch.types < 0).any()
         return Sample(
-            environment=self._builder.build(pairs, batch.types, self._bases(batch.number)),
+            environment=self._builder.build(pairs, batch.types, self._bases(batch.number), own),
             labels=labels,
             parameters=Parameters(
                 labels.get("fparam") if self._fitting.numb_fparam else None,

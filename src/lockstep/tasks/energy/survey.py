@@ -186,12 +186,16 @@ def _of(count: int, total: int) -> str:
     return f"all {total} frames" if count == total else f"{count} of {total} frames"
 
 
-def cached_pairs(cache: PairCache, batch: MicroBatch, frame: int, cutoff: Cutoff) -> Pairs:
-    """The pairs of one frame of a micro-batch, from the cache if it has them.
+def cached_pairs(
+    cache: PairCache, batch: MicroBatch, frame: int, cutoff: Cutoff, own: NDArray[np.bool_] | None = None
+) -> Pairs:
+    """The pairs of one frame of a micro-batch, from the cache if it has them; those of `own` atoms, if given.
 
     Pairs that were found with a slot for everyone will do as long as nobody has more neighbours than slots.
     """
     number = int(batch.frames[frame])
+    if own is not None:
+        return cache.get((number, cutoff.key, "own"), lambda: batch_pairs(batch, frame, cutoff, own))
     known = cache.known((number, cutoff.unlimited().key))
     if known is not None and known.fit(cutoff):
         return known
