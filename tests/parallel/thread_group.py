@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -44,6 +44,11 @@ class ThreadGroup(Group):
 
     def _barrier(self) -> None:
         self._table.barrier.wait()
+
+    def _split(self, context: WorkerContext, members: Sequence[Sequence[int]]) -> Group:
+        tables = self._all_gather_object([_Table(len(ranks)) for ranks in members])[0]
+        number = next(number for number, ranks in enumerate(members) if self.rank in ranks)
+        return ThreadGroup(context.rank, tables[number])
 
     def _close(self) -> None:
         pass

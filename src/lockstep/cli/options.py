@@ -63,6 +63,13 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def positive_count(text: str) -> int:
+    """For argparse: 1 or more."""
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, not {text!r}")
+    return int(text)
+
+
 def positive_number(text: str) -> float:
     """For argparse: a number above 0."""
     try:

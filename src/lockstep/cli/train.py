@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
-from lockstep.cli.options import HelpFormatter, add_log_options, tell
+from lockstep.cli.options import HelpFormatter, add_log_options, positive_count, tell
 
 
 def add_parser(verbs: argparse._SubParsersAction) -> None:
@@ -31,6 +31,12 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
     parser.add_argument("--skip-neighbor-stat", action="store_true", help="do not count neighbours in all frames")
     parser.add_argument("--profile", action="store_true", help="write a communication profile on every rank")
     parser.add_argument("--timeline", metavar="FILE", help="write what every rank does when, for Perfetto")
+    parser.add_argument(
+        "--ranks-per-frame",
+        type=positive_count,
+        metavar="S",
+        help="let S workers share the atoms of each frame, instead of what the input file says",
+    )
     add_log_options(parser)
     parser.add_argument(
         "-m",
@@ -55,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         args.output,
         args.profile,
         args.timeline,
+        args.ranks_per_frame,
     )
     run_training(
         args.INPUT, None, options, LogOptions(args.log_path, args.log_level, args.mpi_log), partial(tell, args.verb)

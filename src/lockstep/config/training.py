@@ -199,6 +199,9 @@ class TrainingConfig(Section):
     """The file of the timeline."""
     gradient_max_norm: NonNegative = 0.0
     """Scale the gradient down to this norm when it is longer; 0 leaves it alone."""
+    ranks_per_frame: Count = 1
+    """How many ranks share the atoms of each frame, by blocks of space. It must divide the number of ranks; the others
+    train on frames of their own, as ever. For frames that are too large, or too slow, for one rank."""
     acc_freq: Count = 1
     """Accumulate the gradients of this many steps for each update of the weights."""
     mixed_precision: MixedPrecisionConfig | None = None

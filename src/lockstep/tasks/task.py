@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ class Job:
         config: the input file.
         training, validation: the data, opened; the latter may be missing.
         group: the ranks that build the task together.
+        frame: those among them that share the atoms of this rank's micro-batches.
         device: where the module shall live.
         checkpoint: what the run goes on from; None for a new run.
         weights: a model whose weights a new run begins with.
@@ -38,6 +39,7 @@ class Job:
     training: Plan
     validation: Plan | None
     group: Group
+    frame: Group
     device: str
     checkpoint: Checkpoint | None
     weights: str | None
@@ -57,12 +59,14 @@ class Task(ABC):
     task is a class of its own: the class answers from the input alone what it wants from the data, and builds itself.
 
     Attributes:
+        shares_frames: whether several ranks can share the atoms of a frame.
         title: what trains, for the log.
         config: the input, with everything settled that the data had to decide.
         module: all weights and constants. Its `state_dict` is what ranks share and checkpoints hold as `model.*`.
         columns: the errors that `loss` and `evaluate` count; the first is the loss itself.
     """
 
+    shares_frames: ClassVar[bool] = False
     title: str
     config: AnyInput
     module: nn.Module

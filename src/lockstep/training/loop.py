@@ -20,6 +20,7 @@ from lockstep.tasks import Metrics, Task
 if TYPE_CHECKING:
     from lockstep.parallel.gradients import GradientAverager
     from lockstep.parallel.group import Group
+    from lockstep.parallel.mesh import Mesh
     from lockstep.training.outputs import Outputs
 
 Samples = Iterator[tuple[MicroBatch, Any]]
@@ -41,7 +42,7 @@ class Trainer:
     averager: GradientAverager
     samples: Samples
     outputs: Outputs
-    group: Group
+    mesh: Mesh
     first_step: int
     numb_steps: int
     accumulate: int = 1
@@ -69,13 +70,24 @@ class Trainer:
         metrics = self.gradients(lr)
         for _ in range(self.accumulate - 1):
             metrics = metrics + self.gradients(lr)
-        own, metrics = metrics, Metrics(metrics.columns, self.averager.average(self.accumulate, metrics.values))
+        own, metrics = metrics, self.averaged(metrics)
         self.group.phases.enter(OPTIMIZER)
         refuse_nonfinite("loss", metrics.values[0], own.values[0], step + 1, self.group)
         refuse_nonfinite("gradient", self.averager.total, self.averager.own, step + 1, self.group)
         clip_gradients(self.task.module.parameters(), self.max_norm)
         self.optimizer.step(lr)
         return metrics
+
+    def averaged(self, own: Metrics) -> Metrics:
+        """Average all ranks' gradients; the errors of all ranks, each micro-batch counted once."""
+        frame = self.mesh.frame
+        counted = own.values if frame.rank == 0 else own.values * 0.0
+        return Metrics(own.columns, self.averager.average(self.accumulate / frame.size, counted))
+
+    @property
+    def group(self) -> Group:
+        """All ranks."""
+        return self.mesh.world
 
     def gradients(self, lr: float) -> Metrics:
         """Add the gradients of this rank's next micro-batch."""

@@ -22,6 +22,7 @@ class Options:
         output: where the input with all defaults is written.
         profile: write a communication profile.
         timeline: write a timeline to this file.
+        ranks_per_frame: instead of what the input file says.
     """
 
     restart: str | None = None
@@ -31,6 +32,7 @@ class Options:
     output: str = "out.json"
     profile: bool = False
     timeline: str | None = None
+    ranks_per_frame: int | None = None
 
 
 def checkpoint_prefix(config: AnyInput) -> Path:

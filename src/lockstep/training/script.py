@@ -55,6 +55,7 @@ def train(
     output: str = "out.json",
     profile: bool = False,
     timeline: str | None = None,
+    ranks_per_frame: int | None = None,
     log_path: str | None = None,
     log_level: str = "INFO",
     mpi_log: str = "master",
@@ -69,7 +70,9 @@ def train(
             (but for its `type_map`) and `loss` are then for it to understand.
         others: as the options of `dp train`.
     """
-    options = Options(restart, init_model, init_frz_model, skip_neighbor_stat, output, profile, timeline)
+    options = Options(
+        restart, init_model, init_frz_model, skip_neighbor_stat, output, profile, timeline, ranks_per_frame
+    )
     config = run_training(source, task, options, LogOptions(log_path, log_level, mpi_log))
     return Result(Path(config.training.disp_file), checkpoint_prefix(config), Path(output))
 

@@ -18,6 +18,7 @@ from lockstep.config import AnyInput, ForeignInput
 from lockstep.config.foreign import BranchConfig, ForeignTrainingConfig
 from lockstep.config.training import DataConfig
 from lockstep.data import DataSet, DpLoaderSet, MicroBatch, Plan, join_plans, make_plan, summary_lines, worker_count
+from lockstep.errors import UserError
 from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
 from lockstep.observe.lcurve import LearningCurve, NullCurve
 from lockstep.observe.live import make_bar
@@ -66,9 +67,9 @@ def train(
 
     `folder` is that of the file; `kind` says what trains, where that is not for the input to say.
     """
-    mesh = Mesh.of(group)
+    kind = kind or choose_task(given)
+    mesh = divide_ranks(given, kind, options, group)
     config = scale_steps(given, mesh.data.size)
-    kind = kind or choose_task(config)
     group.progress.timeout = timeout_of(os.environ, config.training.timeout)
     wishes = find_wishes(options.profile, options.timeline, config.training)
     with locked(config, group), observed(group, wishes, placement.device) as tracer, ExitStack() as stack:
@@ -76,10 +77,10 @@ def train(
         data = open_data(config, kind, folder)
         agree_on_setup(config, data, checkpoint, group)
         course = plot_course(config, data.training, checkpoint, mesh.data)
-        task = build_task(kind, config, data, course, checkpoint, options, group, placement)
+        task = build_task(kind, config, data, course, checkpoint, options, mesh, placement)
         own = task.optimizer()
         optimizer = own or make_optimizer(
-            task.module.named_parameters(), optimizer_for(config, group.size), group, config.training.zero_stage
+            task.module.named_parameters(), optimizer_for(config, mesh.data.size), group, config.training.zero_stage
         )
         if checkpoint is not None:
             restore(task, optimizer, checkpoint)
@@ -87,7 +88,7 @@ def train(
         loader = stack.enter_context(build_loader(task, data.training, course, mesh.data, placement, tracer))
         scalars = build_scalars(task, checkpoint, group, stack)
         prepare_folder(task.config, checkpoint, options.output, group)
-        outputs = build_outputs(task, optimizer, data, course, checkpoint, loader, scalars, group, stack)
+        outputs = build_outputs(task, optimizer, data, course, checkpoint, loader, scalars, mesh, stack)
         trainer = Trainer(
             task=task,
             schedule=course.schedule,
@@ -95,7 +96,7 @@ def train(
             averager=GradientAverager(task.module.parameters(), group, extras=2 * len(task.columns)),
             samples=loader,
             outputs=outputs,
-            group=group,
+            mesh=mesh,
             first_step=course.first_step,
             numb_steps=course.numb_steps,
             accumulate=config.training.acc_freq,
@@ -104,6 +105,24 @@ def train(
         gc.freeze()  # What is there now stays: no need to look through it again and again.
         trainer.run()
         task.finish()
+
+
+def divide_ranks(config: AnyInput, kind: type[Task], options: Options, group: Group) -> Mesh:
+    """Which ranks share a frame, and which train on frames of their own."""
+    where, wanted = "training.ranks_per_frame", config.training.ranks_per_frame
+    if options.ranks_per_frame is not None:
+        where, wanted = "--ranks-per-frame", options.ranks_per_frame
+    if wanted > 1 and not kind.shares_frames:
+        raise UserError(
+            "this model cannot be shared by blocks of space: its atoms may depend on more than their own neighbours",
+            where=where,
+            value=wanted,
+            remedy="leave it out: the ranks then train on frames of their own",
+        )
+    mesh = Mesh.of(group, wanted, where)
+    if wanted > 1:
+        log.info("each frame is shared by %d ranks; %d frames or batches at a time", wanted, mesh.data.size)
+    return mesh
 
 
 @contextmanager
@@ -187,7 +206,7 @@ def build_task(
     course: Course,
     checkpoint: Checkpoint | None,
     options: Options,
-    group: Group,
+    mesh: Mesh,
     placement: Placement,
 ) -> Task:
     """What will be trained, built by all ranks together."""
@@ -195,7 +214,8 @@ def build_task(
         config=config,
         training=data.training,
         validation=data.validation,
-        group=group,
+        group=mesh.world,
+        frame=mesh.frame,
         device=placement.device,
         checkpoint=checkpoint,
         weights=options.init_model or options.init_frz_model,
@@ -240,11 +260,11 @@ def build_outputs(
     checkpoint: Checkpoint | None,
     loader: DpLoaderSet[Any],
     scalars: TensorBoard | NullScalars,
-    group: Group,
+    mesh: Mesh,
     stack: ExitStack,
 ) -> Outputs:
     """All that a step leaves behind; files are real on rank 0 alone, and closed by `stack`."""
-    training = task.config.training
+    training, group = task.config.training, mesh.world
     restart_step = None if checkpoint is None else checkpoint.step
     curve = build_curve(task, data, restart_step, group)
     budget_file = build_budget_file(task, restart_step, group)
@@ -259,7 +279,7 @@ def build_outputs(
         budget=Budget(group, loader, budget_file, scalars, training.time_training),
         phases=group.phases,
         display=Display(training.disp_freq, training.time_training),
-        validate=build_validator(task, data, group),
+        validate=build_validator(task, data, mesh.data),
         snapshot=snapshot_of(task, optimizer, course, group),
         save_freq=training.save_freq,
         average=training.disp_avg,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -16,6 +16,7 @@ from lockstep.tasks.energy.arrays import energy_arrays
 from lockstep.tasks.energy.check import check_frames, check_labels
 from lockstep.tasks.energy.loss import EnergyLoss
 from lockstep.tasks.energy.prepare import Preparer, Sample
+from lockstep.tasks.energy.share import sum_of_shares
 from lockstep.tasks.energy.spectral import Spectral, measure_difference
 from lockstep.tasks.energy.start import Start, make_start
 from lockstep.tasks.metrics import LossTerms
@@ -30,6 +31,8 @@ _COMPARED, _SEED = 4, 1
 class EnergyTask(Task):
     """Geometry prepared ahead, networks, the energy loss, and a spline basis as fine as the nets need it."""
 
+    shares_frames: ClassVar[bool] = True
+
     def __init__(self, job: Job, start: Start, cache: PairCache, validation_cache: PairCache) -> None:
         self.config, self.module = start.config, start.potential
         self.title = f"native {start.config.model.descriptor.type}"
@@ -43,8 +46,10 @@ class EnergyTask(Task):
             start.potential.network.fitting.product_dtype = torch.float32
             log.info("mixed precision: the fitting nets' matrix products in float32, weights and all else in float64")
         self._cache, self._validation_cache = cache, validation_cache
-        self._prepare = Preparer(start.potential, cache, self._spectral.bases)
-        self._prepare_validation = Preparer(start.potential, self._validation_cache, lambda _: self._spectral.current)
+        self._prepare = Preparer(start.potential, cache, self._spectral.bases, job.frame)
+        self._prepare_validation = Preparer(
+            start.potential, self._validation_cache, lambda _: self._spectral.current, job.frame
+        )
         check_labels(job.training.dataset, self._loss)
 
     @classmethod
@@ -70,7 +75,8 @@ class EnergyTask(Task):
         return self._prepare_validation(batch)
 
     def loss(self, sample: Sample, lr: float) -> LossTerms:
-        prediction = self._potential(sample.environment, sample.parameters)
+        share = self._potential(sample.environment, sample.parameters)
+        prediction = sum_of_shares(share, self._job.frame)
         return self._loss(prediction, sample.labels, lr, sample.real)
 
     def after_update(self, step: int) -> None:

@@ -1,0 +1,92 @@
+"""One frame over several ranks: the same training as on one rank, by the real loop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from copper import curve, largest_difference, train_on_threads, weights, write_copper
+from jobs import dp, mpirun, run_in, torchrun
+
+from lockstep.errors import UserError
+
+LABELS = {
+    "loss__start_pref_v": 0.1,
+    "loss__limit_pref_v": 1.0,
+    "learning_rate__scale_by_worker": "none",
+}
+SHARED_SEL = {
+    "type": "se_atten",
+    "sel": 40,
+    "attn_layer": 0,
+    "rcut": 4.0,
+    "rcut_smth": 2.0,
+    "neuron": [4, 8],
+    "seed": 1,
+}
+
+
+def train_shared(folder: Path, ranks: int, per_frame: int, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Path:
+    file = write_copper(folder, **LABELS, training__ranks_per_frame=per_frame, **changes)
+    monkeypatch.chdir(folder)
+    train_on_threads(file, ranks)
+    return folder
+
+
+@pytest.mark.parametrize("descriptor", [None, SHARED_SEL], ids=["se_e2_a", "se_atten"])
+def test_any_number_of_ranks_per_frame_trains_the_same(tmp_path, monkeypatch, descriptor):
+    changes = {} if descriptor is None else {"model__descriptor": descriptor}
+    alone = train_shared(tmp_path / "1", 1, 1, monkeypatch, **changes)
+    for size in (2, 3, 4):
+        shared = train_shared(tmp_path / str(size), size, size, monkeypatch, **changes)
+        assert largest_difference(weights(alone), weights(shared)) < 1e-10
+        assert (curve(alone) == curve(shared)).all()
+
+
+def test_frames_and_batches_can_be_shared_at_once(tmp_path, monkeypatch):
+    two = train_shared(tmp_path / "two", 2, 1, monkeypatch)
+    four = train_shared(tmp_path / "four", 4, 2, monkeypatch)
+    assert largest_difference(weights(two), weights(four)) < 1e-10
+    assert (curve(two) == curve(four)).all()
+
+
+def test_blocks_may_be_empty(tmp_path, monkeypatch):
+    """More ranks than atoms."""
+    from runs import tiny_system
+
+    for folder in ("1", "4"):
+        (tmp_path / folder).mkdir()
+        tiny_system(tmp_path / folder / "few", types=(0, 0, 0), periodic=False)
+    data = {"systems": ["few"], "batch_size": 2}
+    changes = {"training__training_data": data, "training__validation_data": data, "model__type_map": ["A", "B"]}
+    changes["model__descriptor__sel"] = [8, 8]
+    alone = train_shared(tmp_path / "1", 1, 1, monkeypatch, **changes)
+    four = train_shared(tmp_path / "4", 4, 4, monkeypatch, **changes)
+    assert largest_difference(weights(alone), weights(four)) < 1e-10
+
+
+@pytest.mark.parametrize("launcher", [torchrun, mpirun])
+def test_real_ranks_share_frames_and_a_restart_may_change_how(tmp_path, launcher):
+    write_copper(tmp_path / "one", **LABELS)
+    write_copper(tmp_path / "two", **LABELS)
+    assert run_in(tmp_path / "one", dp("train", "input.json")).code == 0
+    command = [*launcher(), *dp("train", "input.json", "--ranks-per-frame", "2")]
+    outcome = run_in(tmp_path / "two", command)
+    assert outcome.code == 0, outcome.text
+    assert "each frame is shared by 2 ranks" in outcome.text
+    assert (curve(tmp_path / "one") == curve(tmp_path / "two")).all()
+
+    again = run_in(tmp_path / "two", dp("train", "input.json", "--restart", "model.ckpt-6"))
+
+    assert again.code == 0, again.text
+    assert largest_difference(weights(tmp_path / "one"), weights(tmp_path / "two")) < 1e-10
+
+
+def test_ranks_that_do_not_divide_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"training\.ranks_per_frame = 2.*3 ranks cannot be divided"):
+        train_shared(tmp_path, 3, 2, monkeypatch)
+    assert json.loads((tmp_path / "input.json").read_text())["training"]["ranks_per_frame"] == 2
+    assert np.all([not path.name.startswith("lcurve") for path in tmp_path.iterdir()])
