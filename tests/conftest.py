@@ -5,6 +5,12 @@ from __future__ import annotations
 import os
 import signal
 
+from hypothesis import settings
+
+# How long an example takes says more about the machine than about the program.
+settings.register_profile("lockstep", deadline=None)
+settings.load_profile("lockstep")
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that; those of the tests

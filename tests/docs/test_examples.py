@@ -29,7 +29,10 @@ for name in sys.argv[1:] if "train" in sys.argv[1:] else ():
         config = json.loads(path.read_text())
         training = config["training"]
         training["numb_steps"] = min(training["numb_steps"], {MOST_STEPS})
-        path.write_text(json.dumps(config))
+        # At once: several workers may do this at the same time, and read what another one writes.
+        aside = path.with_name(f"{{path.name}}.{{os.getpid()}}")
+        aside.write_text(json.dumps(config))
+        aside.replace(path)
 os.execv({str(BIN / "dp")!r}, sys.argv)
 """
 
