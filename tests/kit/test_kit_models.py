@@ -89,3 +89,24 @@ def test_convert_backend_right_after_freeze(here: Path) -> None:
     assert Path("converted.pth").stat().st_size > 0
     tested = command("test", "-m", "converted.pth", "-s", "train", "-n", "1")
     assert tested.returncode == 0, tested.stderr
+
+
+@pytest.mark.parametrize("source", ["model.ckpt", "model.dp", "model.pth"])
+def test_a_run_begins_with_the_weights_of_a_file(
+    source: str, trained: Path, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kit_input("dpa1", folder, training__numb_steps=1)
+    assert dp("train", "input.json", "--init-model", str(trained / source)) == 0
+    assert "Initial weights are taken from" in capfd.readouterr().err
+
+
+def test_a_model_is_fine_tuned(trained: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kit_input("dpa1", folder, training__numb_steps=1)
+    assert dp("train", "input.json", "--finetune", str(trained / "model.ckpt")) == 0
+    assert "Fine-tuning of" in capfd.readouterr().err
+
+
+def test_weights_of_another_model_are_refused(trained: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kit_input("se_e3", folder, training__numb_steps=1)
+    assert dp("train", "input.json", "--init-model", str(trained / "model.ckpt")) == 2
+    assert "is of another model than the input file describes" in capfd.readouterr().err

@@ -27,6 +27,8 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
     )
     start.add_argument("-i", "--init-model", metavar="CHECKPOINT", help="begin with the weights of a checkpoint")
     start.add_argument("-f", "--init-frz-model", metavar="MODEL", help="begin with the weights of a .dp model")
+    start.add_argument("-t", "--finetune", metavar="MODEL", help="fine-tune a model of DeePMD-kit's to these data")
+    parser.add_argument("--model-branch", metavar="NAME", help="which model to fine-tune, where there are several")
     parser.add_argument("-o", "--output", default="out.json", help="where the input with all defaults is written")
     parser.add_argument("--skip-neighbor-stat", action="store_true", help="do not count neighbours in all frames")
     parser.add_argument("--profile", action="store_true", help="write a communication profile on every rank")
@@ -62,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
         args.profile,
         args.timeline,
         args.ranks_per_frame,
+        args.finetune,
+        args.model_branch,
     )
     run_training(
         args.INPUT, None, options, LogOptions(args.log_path, args.log_level, args.mpi_log), partial(tell, args.verb)

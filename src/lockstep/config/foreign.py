@@ -173,6 +173,10 @@ class ForeignInput(RawInput):
             if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names) or not names:
                 where = f"model.model_dict.{name}.type_map" if name else "model.type_map"
                 yield Finding(where, "expected the names of the atom types, as a list")
+            for key in ("descriptor", "fitting_net"):
+                part = branch.get(key)
+                if isinstance(part, str) and part.partition(":")[0] not in self.model.get("shared_dict", {}):
+                    yield Finding(f"model.model_dict.{name}.{key}", "model.shared_dict has no such part")
         for key in ("data_dict", "model_prob", "num_epoch_dict"):
             yield from _same_names(key, getattr(self.training, key), branches)
         yield from warmup_findings(self)

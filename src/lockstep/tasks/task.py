@@ -30,6 +30,8 @@ class Job:
         device: where the module shall live.
         checkpoint: what the run goes on from; None for a new run.
         weights: a model whose weights a new run begins with.
+        finetune: whether these weights are only to begin with, of a model for other data.
+        head: which model to take them from, where there are several.
         survey_all: whether every frame may be looked at for statistics, as opposed to a few.
         start_lr: the learning rate that the schedule begins with.
         position: from a step to how far the stream of micro-batches is after it.
@@ -46,6 +48,8 @@ class Job:
     survey_all: bool
     start_lr: float
     position: Callable[[int], int]
+    finetune: bool = False
+    head: str | None = None
 
     def saved(self, key: str) -> Any:
         """A part of the checkpoint's JSON; None for a new run."""

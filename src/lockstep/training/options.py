@@ -23,6 +23,8 @@ class Options:
         profile: write a communication profile.
         timeline: write a timeline to this file.
         ranks_per_frame: instead of what the input file says.
+        finetune: a model to be fine-tuned to the data.
+        head: which of its models, where it holds several.
     """
 
     restart: str | None = None
@@ -33,6 +35,8 @@ class Options:
     profile: bool = False
     timeline: str | None = None
     ranks_per_frame: int | None = None
+    finetune: str | None = None
+    head: str | None = None
 
 
 def checkpoint_prefix(config: AnyInput) -> Path:

@@ -218,10 +218,12 @@ def build_task(
         frame=mesh.frame,
         device=placement.device,
         checkpoint=checkpoint,
-        weights=options.init_model or options.init_frz_model,
+        weights=options.finetune or options.init_model or options.init_frz_model,
         survey_all=not options.skip_neighbor_stat,
         start_lr=course.schedule.start_lr,
         position=course.position,
+        finetune=options.finetune is not None,
+        head=options.head,
     )
     return kind.build(job)
 

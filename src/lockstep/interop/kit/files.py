@@ -100,7 +100,7 @@ def _written(path: Path, folder: Path, head: str | None, average: bool) -> Path:
         if not path.exists() and path.with_name(path.name + ".dp").is_file():
             path = path.with_name(path.name + ".dp")
         if path.is_file() and is_exchange_file(path):
-            write_pt(target, *_of_exchange(path))
+            write_pt(target, *of_exchange(path))
         else:
             checkpoint = load_checkpoint(path)
             write_pt(target, *model_of(checkpoint, head, average), checkpoint.step)
@@ -111,7 +111,8 @@ def _written(path: Path, folder: Path, head: str | None, average: bool) -> Path:
     return target.with_suffix(".pth")
 
 
-def _of_exchange(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def of_exchange(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The `model` section and the weights of a `.dp` model."""
     from deepmd.pt.model.model import BaseModel
 
     tree = read_tree(path)

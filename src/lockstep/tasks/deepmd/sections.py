@@ -44,6 +44,9 @@ def settle(model: Mapping[str, Any], loss: Mapping[str, Any], losses: Mapping[st
     load()
     section, given, by_name = (copy.deepcopy(dict(part or {})) for part in (model, loss, losses))
     if "model_dict" not in section:
+        # A sum of models may leave the types to its parts.
+        parts = [part["type_map"] for part in section.get("models", []) if "type_map" in part]
+        section.setdefault("type_map", parts[0] if parts else [])
         checked = _checked({"model": section, "loss": given, **_training({})}, multi_task=False)
         return Sections({ONLY: checked["model"]}, {ONLY: checked["loss"]}, {})
     names = list(section["model_dict"])

@@ -24,8 +24,10 @@ from lockstep.tasks.deepmd.statistics import (
     note_distance,
     refuse_uncounted,
     sampled_frames,
+    sampler,
     settle_slots,
 )
+from lockstep.tasks.deepmd.weights import fine_tune, read_pretrained, take_over
 from lockstep.tasks.task import Job
 
 log = logging.getLogger(__name__)
@@ -130,11 +132,26 @@ def _systems(job: Job, name: str) -> range:
 def _set_constants(branches: Mapping[str, Branch], module: Models, sections: Sections, job: Job) -> None:
     """Statistics of the data, by rank 0: weights and constants of rank 0 are given to all before the first step."""
     new = job.checkpoint is None
+    computed = new and job.weights is None
     if new and job.group.rank == 0:
+        _begin(branches, sections, job)
+    probabilities = {name: float(job.training.probabilities[_systems(job, name)].sum()) for name in branches}
+    module.share(sections, probabilities, merge=computed and job.group.rank == 0)
+
+
+def _begin(branches: Mapping[str, Branch], sections: Sections, job: Job) -> None:
+    """Constants and weights of a new run: from the data, from another model, or from both."""
+    if job.weights is None or job.finetune:
         for name, branch in branches.items():
             compute_statistics(branch, job.training, _systems(job, name), *_stat_file(job, name))
-    probabilities = {name: float(job.training.probabilities[_systems(job, name)].sum()) for name in branches}
-    module.share(sections, probabilities, merge=new and job.group.rank == 0)
+    if job.weights is None:
+        return
+    pretrained = read_pretrained(job.weights)
+    if not job.finetune:
+        take_over(branches, pretrained)
+        return
+    samplers = {name: sampler(branch, job.training, _systems(job, name)) for name, branch in branches.items()}
+    fine_tune(branches, sections, pretrained, job.head, samplers)
 
 
 def _stat_file(job: Job, name: str) -> tuple[str | None, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from lockstep.config import Input
+from lockstep.errors import UserError
 from lockstep.geometry import PairCache
 from lockstep.geometry.radial import radial_terms
 from lockstep.interop.loading import load_potential, model_config_of, potential_of, refuse_other_model
@@ -55,6 +56,10 @@ def _from_data(job: Job, config: Input, cache: PairCache) -> Start:
     if job.survey_all:
         log.info("training data with min nbor dist: %s", survey.min_distance)
         log.info("training data with max nbor size: %s", survey.most.tolist())
+    if job.finetune:
+        raise UserError(
+            "is for models of DeePMD-kit's, and this one is native", where="--finetune", remedy="use --init-model"
+        )
     if job.weights:
         log.info("Initial weights are taken from %s", job.weights)
         found = load_potential(job.weights)
