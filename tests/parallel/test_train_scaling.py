@@ -85,4 +85,4 @@ def test_a_scaled_run_that_goes_on_on_fewer_workers_sees_as_many_samples(
     assert curve(tmp_path)[-1, -1] == pytest.approx(last_rate, rel=0.35)
     with logged() as messages:
         train_on_threads(write_copper(tmp_path, **settings), 4, restart="model.ckpt")
-    assert messages("Start to train 0 steps"), "the samples are used up"
+    assert messages("Nothing is left to train"), "the samples are used up"

@@ -82,8 +82,7 @@ def _end_all(group: Group, error: BaseException) -> NoReturn:
     where = f"rank {group.rank} in step {group.progress.step} ({group.progress.phase})"
     if isinstance(error, UserError):
         # All ranks often fail for the same reason: rank 0 says it once for all.
-        if group.rank != 0:
-            group.give_up(str(error), exit_code(error))
+        group.give_up(str(error), exit_code(error))
         log.error("%s: %s", where, error)
     elif isinstance(error, Terminated | KeyboardInterrupt | SystemExit):
         log.error("%s: %s", where, _short(error))

@@ -55,7 +55,8 @@ class Watch:
         self._waited_for: tuple[str, int] = ("", 0)
         self._signal = self._requests = 0
         self._signal_since = 0.0
-        self._ended = threading.Lock()
+        # Both are taken once and never given back: rank 0's two threads may learn of one mistake at the same moment.
+        self._announced, self._ended = threading.Lock(), threading.Lock()
         self._failing = False
         channel.on("beat", self._on_beat)
         channel.on("failed", self._on_failed)
@@ -76,8 +77,12 @@ class Watch:
     def mistaken(self, reason: str, code: int) -> None:
         """Has rank 0 tell a mistake that all ranks may have made, so that it is told once. Rank 0 then ends us."""
         text = f"rank {self.rank} in {_where(self.progress)}: {reason}"
-        self.channel.send("failed", {"text": text, "lost": [self.rank], "kill": False, "code": code})
-        self.channel.flush(1.0)
+        message = {"text": text, "lost": [self.rank], "kill": False, "code": code}
+        if self.rank == 0:
+            self._on_failed(0, message)
+        else:
+            self.channel.send("failed", message)
+            self.channel.flush(1.0)
 
     def _on_tick(self) -> None:
         now = time.monotonic()
@@ -209,7 +214,7 @@ class Watch:
             exit_now(128 + self._signal)
 
     def _announce(self, text: str, lost: list[int], kill: bool = False, code: int = EXIT_LOST) -> None:
-        if self._failing or self._ended.locked():
+        if self._failing or self._ended.locked() or not self._announced.acquire(blocking=False):
             return
         # Written before anything else: some launchers kill the remaining ranks within a millisecond or two.
         log.error("%s. All ranks end.", text)
