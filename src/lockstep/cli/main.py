@@ -65,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"dp {args.verb}: interrupted", file=sys.stderr)
         return 130
+    finally:
+        # The process ends with this: what is left needs no search for garbage, which takes most of a second.
+        gc.freeze()
 
 
 def _fill_closed_streams() -> None:
