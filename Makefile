@@ -9,10 +9,13 @@ VENV := .venv
 PEER := .venv-deepmd
 KIT := .venv-kit
 LAMMPS := .venv-lammps
+SITE := .venv-site
 BIN := $(CURDIR)/$(VENV)/bin
 DEMO := runs/demo
 WATER := $(CURDIR)/examples/water
 DEEPMD_KIT := deepmd-kit==3.2.0
+# Which build of PyTorch: cpu, cuda, or what this machine has a use for.
+TORCH := auto
 
 SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
@@ -22,13 +25,13 @@ PIP := -m pip --disable-pip-version-check install --quiet --constraint constrain
 export PIP_ROOT_USER_ACTION := ignore
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-kit models lammps faults lint types bench bench-peers browser pictures docs mistakes clean
+.PHONY: help demo test test-kit models lammps faults lint types bench bench-peers browser pictures docs site mistakes clean
 
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(VENV)/.ready ## train on water for two minutes, then test, freeze and draw the model
+demo: $(VENV)/.ready ## train on water for two minutes, then test, freeze and draw the model (TORCH=cpu or cuda chooses PyTorch)
 	@mkdir -p $(DEMO) && cd $(DEMO)
 	cp $(WATER)/demo.json input.json && ln -sfn $(WATER)/data data
 	export PATH="$(BIN):$$PATH"
@@ -48,7 +51,7 @@ demo: $(VENV)/.ready ## train on water for two minutes, then test, freeze and dr
 	echo "  out.json, train.log       the input with all defaults, and the log"
 
 # The tests come last and run whatever the checks before them say, so that their count is always seen.
-test: $(VENV)/.ready $(PEER)/.ready $(KIT)/.ready ## format, lint, types and tests, in some ten minutes
+test: $(VENV)/.ready $(PEER)/.ready $(KIT)/.ready $(SITE)/.ready ## format, lint, types and tests, in some ten minutes
 	@checks=0
 	$(MAKE) --no-print-directory --keep-going lint types || checks=$$?
 	OMP_NUM_THREADS=1 LOCKSTEP_REQUIRE_PEER=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
@@ -115,24 +118,35 @@ docs: $(VENV)/.ready ## write docs/input.md anew from the configuration
 	@$(BIN)/dp doc-train-input > docs/input.md.new
 	mv docs/input.md.new docs/input.md
 
+site: $(SITE)/.ready ## build the pages of docs/ as a site in site/, which needs no network to be read
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
+	echo "Open site/index.html"
+
 clean: ## remove the venvs, run folders and caches
-	rm -rf .venv .venv-* runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf .venv .venv-* runs site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # setuptools first: the package is then built with the pinned one instead of whatever is newest.
-$(VENV)/.ready: pyproject.toml constraints.txt
-	@echo "Setting up $(VENV): a few minutes the first time"
-	python="$(PYTHON)"
+$(VENV)/.ready: pyproject.toml constraints.txt | $(VENV)/.torch-$(TORCH)
+	@echo "Setting up $(VENV): 300 MB more, a few minutes the first time"
+	$(BIN)/python $(PIP) setuptools
+	$(BIN)/python $(PIP) --no-build-isolation --editable '.[dev]'
+	$(BIN)/python -m compileall -q src
+	touch $@
+
+$(VENV)/.torch-$(TORCH): constraints.txt | $(VENV)/pyvenv.cfg
+	@$(BIN)/python tools/install_torch.py $(TORCH)
+	rm -f $(VENV)/.torch-*
+	touch $@
+
+$(VENV)/pyvenv.cfg:
+	@python="$(PYTHON)"
 	test -n "$$python" || {
 		echo "There is no Python 3.11 or later with venv (package python3-venv on Debian and Ubuntu)." >&2
 		echo "Where it has another name: make PYTHON=/path/to/python3" >&2
 		exit 1
 	}
-	test -x $(BIN)/python || "$$python" -m venv $(VENV)
-	$(BIN)/python $(PIP) setuptools torch
-	$(BIN)/python $(PIP) --no-build-isolation --editable '.[dev]'
-	$(BIN)/python -m compileall -q src
-	touch $@
+	"$$python" -m venv $(VENV)
 
 # LAMMPS wants the very versions it was built for, so it has an environment of its own.
 $(LAMMPS)/.ready: constraints.txt | $(VENV)/.ready
@@ -150,6 +164,12 @@ $(KIT)/.ready: pyproject.toml constraints.txt | $(VENV)/.ready
 	$(KIT)/bin/python $(PIP) '.[deepmd]' '$(DEEPMD_KIT)'
 	$(KIT)/bin/python $(PIP) --no-build-isolation --no-deps --editable .
 	$(KIT)/bin/python -m pip --disable-pip-version-check download --quiet --no-deps --dest $(KIT)/wheels '$(DEEPMD_KIT)'
+	touch $@
+
+$(SITE)/.ready: constraints.txt | $(VENV)/.ready
+	@echo "Setting up $(SITE): mkdocs, 15 MB"
+	test -x $(SITE)/bin/python || $(BIN)/python -m venv $(SITE)
+	$(SITE)/bin/python $(PIP) mkdocs-material
 	touch $@
 
 # DeePMD-kit alone, for the tests of interchange.
