@@ -119,7 +119,7 @@ docs: $(VENV)/.ready ## write docs/input.md anew from the configuration
 	mv docs/input.md.new docs/input.md
 
 site: $(SITE)/.ready ## build the pages of docs/ as a site in site/, which needs no network to be read
-	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
 	echo "Open site/index.html"
 
 clean: ## remove the venvs, run folders and caches
