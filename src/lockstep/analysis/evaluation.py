@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -18,7 +19,6 @@ from lockstep.data import DataSet, MicroBatch, requiring
 from lockstep.errors import UserError
 from lockstep.geometry import Cutoff, Environment, Pairs, batch_pairs
 from lockstep.model import Potential
-from lockstep.model.potential import Parameters
 from lockstep.tasks.energy.arrays import energy_arrays
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Evaluator:
 
     Args:
         potentials: those to ask, on their devices. Neighbours are found once for those with the same cutoff.
-        batch_atoms: atoms evaluated at once; a frame is never split.
+        batch_atoms: atoms evaluated at once; a frame is not split for it, but by itself when it is very large.
     """
 
     def __init__(self, potentials: Sequence[Potential], batch_atoms: int | None = None) -> None:
@@ -62,44 +62,52 @@ class Evaluator:
         per_batch = max(1, self._batch_atoms // int(dataset.natoms[system]))
         parts = [frames[start : start + per_batch] for start in range(0, len(frames), per_batch)]
 
-        def prepare(part: Sequence[int] | NDArray) -> tuple[MicroBatch, list[Environment]]:
+        def prepare(part: Sequence[int] | NDArray) -> tuple[MicroBatch, list[Seen]]:
             batch = dataset.read(system, part)
-            return batch, self._environments(batch)
+            return batch, self._look_at(batch)
 
-        for batch, environments in ahead(prepare, parts):
-            self._warn(environments, dataset.name(system))
+        for batch, seen in ahead(prepare, parts):
+            self._warn(seen, dataset.name(system))
             yield (
                 batch,
-                [
-                    self._ask(potential, item, batch)
-                    for potential, item in zip(self._potentials, environments, strict=True)
-                ],
+                [_ask(potential, each.slices, batch) for potential, each in zip(self._potentials, seen, strict=True)],
             )
 
-    def _environments(self, batch: MicroBatch) -> list[Environment]:
+    def _look_at(self, batch: MicroBatch) -> list[Seen]:
         known: dict[Cutoff, list[Pairs]] = {}
         for potential in self._potentials:
             for cutoff in potential.cutoffs:
                 if cutoff not in known:
                     known[cutoff] = all_pairs(batch, cutoff)
-        return [builder.build([known[cutoff] for cutoff in builder.cutoffs], batch.types) for builder in self._builders]
+        return [
+            Seen.of(builder.slices([known[cutoff] for cutoff in builder.cutoffs], batch.types))
+            for builder in self._builders
+        ]
 
-    @torch.no_grad()
-    def _ask(self, potential: Potential, environment: Environment, batch: MicroBatch) -> Answer:
-        fitting = potential.config.fitting_net
-        parameters = Parameters(
-            _tensor(batch, "fparam", potential.device) if fitting.numb_fparam else None,
-            _tensor(batch, "aparam", potential.device) if fitting.numb_aparam else None,
-        )
-        said = potential(environment, parameters)
-        columns = (said.energy, said.atom_energy, said.force, said.virial)
-        return Answer(*(column.cpu().numpy() for column in columns))
-
-    def _warn(self, environments: Sequence[Environment], name: str) -> None:
-        dropped = max(environment.dropped for environment in environments)
+    def _warn(self, seen: Sequence[Seen], name: str) -> None:
+        dropped = max(each.dropped for each in seen)
         if dropped and not self._warned:
             self._warned = True
             log.warning("sel of the model is too small for %s: %d neighbours of its frames are left out", name, dropped)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A batch as a potential sees it: the first slice of its atoms made ready, the others when they are asked for."""
+
+    slices: Iterator[Environment]
+    dropped: int
+
+    @classmethod
+    def of(cls, slices: Iterator[Environment]) -> Seen:
+        first = next(slices)
+        return cls(chain((first,), slices), first.dropped)
+
+
+def _ask(potential: Potential, slices: Iterator[Environment], batch: MicroBatch) -> Answer:
+    said = potential.predict(slices, potential.parameters_in(batch.labels))
+    columns = (said.energy, said.atom_energy, said.force, said.virial)
+    return Answer(*(column.cpu().numpy() for column in columns))
 
 
 def all_pairs(batch: MicroBatch, cutoff: Cutoff) -> list[Pairs]:
@@ -152,7 +160,3 @@ def place_alone() -> str:
 def real_atoms(batch: MicroBatch) -> NDArray[np.bool_]:
     """[B, n] false for the padding of mixed-type systems."""
     return batch.types >= 0
-
-
-def _tensor(batch: MicroBatch, name: str, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(batch.labels[name]).to(device)

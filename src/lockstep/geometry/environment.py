@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +26,9 @@ Features = Rows | Moments
 """What a network can see of a micro-batch in one view: every neighbour's row, or the rows' moments over a basis."""
 Bases = Sequence[SplineBasis | None]
 """For each cutoff the basis that moments are taken over; None for rows."""
+
+
+_NO_LIMIT = sys.maxsize
 
 
 class Transpose(Protocol):
@@ -62,6 +66,7 @@ class EnvironmentBuilder:
         cutoffs: what counts as a neighbour; a model may have several cutoffs.
         scales: for each cutoff, what brings the rows to zero mean and unit spread.
         views: how the descriptor looks at the neighbours.
+        at_once: how many centres a slice may have whose features are rows, and whose features are moments.
     """
 
     def __init__(
@@ -70,8 +75,10 @@ class EnvironmentBuilder:
         scales: Sequence[RowScale],
         views: Sequence[View] = (View(),),
         device: torch.device | str = "cpu",
+        at_once: tuple[int, int] = (_NO_LIMIT, _NO_LIMIT),
     ) -> None:
         self.cutoffs = tuple(cutoffs)
+        self._at_once = at_once
         self.device = torch.device(device)
         self._scales = [scale.to(device) for scale in scales]
         self._views = tuple(views)
@@ -92,11 +99,34 @@ class EnvironmentBuilder:
                 reaches, the features are rows.
             own: [n_frames, n_atoms] which atoms are centres here, where several ranks share the frames.
         """
+        return self._build(pairs, types, self._reaching(pairs, bases), own)
+
+    def slices(
+        self,
+        pairs: Sequence[Sequence[Pairs]],
+        types: NDArray,
+        bases: Bases | None = None,
+        own: NDArray[np.bool_] | None = None,
+    ) -> Iterator[Environment]:
+        """The same in slices of a bounded number of centres, whose predictions add up; mostly it is one."""
+        used = self._reaching(pairs, bases)
+        centres = types >= 0 if own is None else own
+        most = self._at_once[0 if None in used else 1]
+        if np.count_nonzero(centres) <= most:
+            yield self._build(pairs, types, used, own)
+            return
+        for part in cut(centres, most):
+            some = [[found.of(each) for found, each in zip(frames, part, strict=True)] for frames in pairs]
+            yield self._build(some, types, used, part)
+
+    def _build(
+        self,
+        pairs: Sequence[Sequence[Pairs]],
+        types: NDArray,
+        used: Bases,
+        own: NDArray[np.bool_] | None,
+    ) -> Environment:
         layouts = [Layout.of(found, types, own) for found in pairs]
-        used = [
-            self._reaching(layout, cutoff, None if bases is None else bases[number])
-            for number, (layout, cutoff) in enumerate(zip(layouts, self.cutoffs, strict=True))
-        ]
         seen = [self._features(layouts[view.cutoff], used[view.cutoff], view) for view in self._views]
         layout = layouts[0]
         return Environment(
@@ -108,8 +138,12 @@ class EnvironmentBuilder:
             dropped=sum(layout.dropped for layout in layouts),
         )
 
-    def _reaching(self, layout: Layout, cutoff: Cutoff, basis: SplineBasis | None) -> SplineBasis | None:
-        return None if basis is None or largest_radial(layout.vector, cutoff) > basis.s_max else basis
+    def _reaching(self, pairs: Sequence[Sequence[Pairs]], bases: Bases | None) -> Bases:
+        """The bases that reach as close as the pairs come."""
+        if bases is None:
+            return (None,) * len(self.cutoffs)
+        parts = zip(pairs, self.cutoffs, bases, strict=True)
+        return tuple(basis if basis and _reaches(basis, found, cutoff) else None for found, cutoff, basis in parts)
 
     def _features(self, layout: Layout, basis: SplineBasis | None, view: View) -> tuple[Features, Transpose]:
         cutoff, scale = self.cutoffs[view.cutoff], self._scales[view.cutoff]
@@ -117,3 +151,16 @@ class EnvironmentBuilder:
         if basis is None:
             return build_rows(layout, cutoff, scale, view, self.device)
         return build_moments(layout, cutoff, scale, basis, view, self.device)
+
+
+def cut(centres: NDArray[np.bool_], most: int) -> Iterator[NDArray[np.bool_]]:
+    """Masks of at most so many of the centres, which have each of them once; as even as they can be."""
+    flat = np.flatnonzero(centres)
+    for share in np.array_split(flat, -(-len(flat) // most)):
+        part = np.zeros(centres.size, dtype=bool)
+        part[share] = True
+        yield part.reshape(centres.shape)
+
+
+def _reaches(basis: SplineBasis, pairs: Sequence[Pairs], cutoff: Cutoff) -> bool:
+    return all(largest_radial(found.vector, cutoff) <= basis.s_max for found in pairs)

@@ -50,6 +50,12 @@ class Pairs:
     def nbytes(self) -> int:
         return self.counts.nbytes + self.occupied.nbytes + self.neighbour.nbytes + self.vector.nbytes
 
+    def of(self, own: NDArray[np.bool_]) -> Pairs:
+        """Those whose centres are `own` [n]; `dropped` stays that of the whole frame."""
+        kept = np.repeat(own, self.counts.sum(axis=1))
+        mask = own[:, None]
+        return Pairs(self.counts * mask, self.occupied * mask, self.neighbour[kept], self.vector[kept], self.dropped)
+
     def fit(self, cutoff: Cutoff) -> bool:
         """Whether all neighbours have a slot in a cutoff with the same radius and excluded types."""
         if cutoff.shared is not None and self.occupied.sum(axis=1).max(initial=0) > cutoff.shared:

@@ -99,22 +99,20 @@ class DP(Calculator):
         elif "stress" in properties:
             raise PropertyNotImplementedError("stress needs a periodic cell with three lattice vectors")
 
-    @torch.no_grad()
     def _predict(self, atoms: Atoms) -> Prediction:
         potential, types = self.potential, self._types(atoms)
         cell = periodic_cell(atoms, potential.rcut)
         _refuse_unphysical(atoms.get_positions(), cell)
         cells = None if cell is None else cell[None]
         pairs = potential.find_pairs(atoms.get_positions()[None], cells, types[None])
-        environment = potential.environment_builder().build(pairs, types[None])
-        self._warn(environment.dropped)
+        self._warn(max(found.dropped for frames in pairs for found in frames))
+        slices = potential.environment_builder().slices(pairs, types[None])
         fitting = potential.config.fitting_net
         parameters = Parameters(
             self._parameter("fparam", (1, fitting.numb_fparam)),
             self._parameter("aparam", (1, len(atoms), fitting.numb_aparam)),
         )
-        prediction: Prediction = potential(environment, parameters)
-        return prediction
+        return potential.predict(slices, parameters)
 
     def _types(self, atoms: Atoms) -> NDArray[np.int64]:
         symbols = atoms.get_chemical_symbols()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
@@ -14,6 +16,11 @@ from lockstep.config import ModelConfig
 from lockstep.geometry import Environment, EnvironmentBuilder, Pairs, RowScale, find_pairs
 from lockstep.geometry.transpose import forces_and_virial
 from lockstep.network import EnergyNetwork
+
+SLICE_MEMORY = 2 << 30
+"""Bytes that the arrays of a frame may take at once: larger ones are worked through in slices of their centres."""
+_KEPT, _BYTES = 5, 8
+"""Arrays that are kept of each layer, and bytes of a number."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,15 @@ class Prediction:
     atom_energy: Tensor
     force: Tensor
     virial: Tensor
+
+    def __add__(self, other: Prediction) -> Prediction:
+        """Of two slices of the same frames, each with centres of its own."""
+        return Prediction(
+            self.energy + other.energy,
+            self.atom_energy + other.atom_energy,
+            self.force + other.force,
+            self.virial + other.virial,
+        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +108,20 @@ class Potential(nn.Module):
         return self.network.bias.device
 
     def environment_builder(self) -> EnvironmentBuilder:
-        return EnvironmentBuilder(self.cutoffs, self.scales, self.network.descriptor.views, self.device)
+        return EnvironmentBuilder(
+            self.cutoffs, self.scales, self.network.descriptor.views, self.device, self._centres_at_once()
+        )
+
+    def _centres_at_once(self) -> tuple[int, int]:
+        """How many centres fit into `SLICE_MEMORY` with exact nets, and with their expansion in splines.
+
+        Counted are the arrays that a step keeps for its way back: of a layer the values, the slopes, and what is
+        derived by each; of the exact nets one such row for each slot.
+        """
+        parts = zip(self.cutoffs, self.config.descriptor.parts(), strict=True)
+        rows = sum(cutoff.n_slots * _KEPT * sum(part.neuron) for cutoff, part in parts)
+        layers = _KEPT * (self.network.descriptor.dim_out + sum(self.config.fitting_net.neuron))
+        return _fitting(layers + rows), _fitting(layers)
 
     def find_pairs(self, coord: NDArray, cell: NDArray | None, types: NDArray) -> list[list[Pairs]]:
         """The neighbours in frames given as arrays, [cutoff][frame]: coord [B, n, 3], cell [B, 3, 3] or None."""
@@ -121,6 +150,19 @@ class Potential(nn.Module):
             zero.expand(shape[0]), zero.expand(shape), zero.expand(*shape, 3), zero.expand(shape[0], 3, 3)
         )
 
+    def parameters_in(self, labels: Mapping[str, NDArray | Tensor]) -> Parameters:
+        """What the model asks for among the arrays of a micro-batch."""
+        fitting = self.config.fitting_net
+        return Parameters(
+            self._optional(labels["fparam"] if fitting.numb_fparam else None),
+            self._optional(labels["aparam"] if fitting.numb_aparam else None),
+        )
+
+    @torch.no_grad()
+    def predict(self, slices: Iterable[Environment], parameters: Parameters | None = None) -> Prediction:
+        """The prediction for a micro-batch that comes in slices, of which one is held at a time."""
+        return reduce(operator.add, (self(environment, parameters) for environment in slices))
+
     @torch.no_grad()
     def evaluate(
         self,
@@ -133,13 +175,15 @@ class Potential(nn.Module):
         """Evaluate frames given as arrays: coord [B, n, 3], cell [B, 3, 3] or None, types [B, n]."""
         coord = np.asarray(coord, dtype=np.float64)
         cell = None if cell is None else np.asarray(cell, dtype=np.float64)
-        environment = self.environment_builder().build(self.find_pairs(coord, cell, types), types)
-        parameters = Parameters(self._optional(fparam), self._optional(aparam))
-        prediction: Prediction = self(environment, parameters)
-        return prediction
+        slices = self.environment_builder().slices(self.find_pairs(coord, cell, types), types)
+        return self.predict(slices, Parameters(self._optional(fparam), self._optional(aparam)))
 
-    def _optional(self, array: NDArray | None) -> Tensor | None:
+    def _optional(self, array: NDArray | Tensor | None) -> Tensor | None:
         return None if array is None else torch.as_tensor(array, dtype=torch.float64, device=self.device)
+
+
+def _fitting(numbers: int) -> int:
+    return max(1, SLICE_MEMORY // (_BYTES * numbers))
 
 
 def _row_names(cutoff: int) -> tuple[str, str, str]:

@@ -25,10 +25,11 @@ class Sample:
     """A micro-batch made ready for the potential and the loss.
 
     Attributes:
+        environments: slices of the micro-batch, each with centres of its own; one, unless frames are very large.
         real: [B, n] false for padding atoms; None where there are none.
     """
 
-    environment: Environment
+    environments: tuple[Environment, ...]
     labels: dict[str, Tensor]
     parameters: Parameters
     real: Tensor | None
@@ -55,7 +56,7 @@ class Preparer:
         self._bases = bases
         self._device = potential.device
         self._told = False
-        self._fitting = potential.config.fitting_net
+        self._parameters_in = potential.parameters_in
 
     def __call__(self, batch: MicroBatch) -> Sample:
         own = own_atoms(batch, self._group) if self._group else None
@@ -70,12 +71,9 @@ class Preparer:
         labels = {name: torch.from_numpy(value).to(self._device) for name, value in batch.labels.items()}
         padded = (batch.types < 0).any()
         return Sample(
-            environment=self._builder.build(pairs, batch.types, self._bases(batch.number), own),
+            environments=tuple(self._builder.slices(pairs, batch.types, self._bases(batch.number), own)),
             labels=labels,
-            parameters=Parameters(
-                labels.get("fparam") if self._fitting.numb_fparam else None,
-                labels.get("aparam") if self._fitting.numb_aparam else None,
-            ),
+            parameters=self._parameters_in(labels),
             real=torch.from_numpy(batch.types >= 0).to(self._device) if padded else None,
         )
 

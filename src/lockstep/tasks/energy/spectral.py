@@ -19,10 +19,11 @@ from torch import Tensor
 from lockstep.data import MicroBatch
 from lockstep.geometry import Bases, PairCache, RowScale, SplineBasis
 from lockstep.geometry.basis import S0
+from lockstep.geometry.environment import cut
 from lockstep.model import Potential
 from lockstep.model.statistics import UNSEEN_ROW_STD
 from lockstep.network.descriptors import Embedding
-from lockstep.tasks.energy.prepare import Preparer
+from lockstep.tasks.energy.survey import cached_pairs
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,10 @@ CHECK_EVERY = 50
 """Steps between two looks at the error."""
 LOOKAHEAD = 64
 """Steps after which a new basis is used: more micro-batches of each rank than its loader has prepared ahead."""
+
+
+MOST_COMPARED = 2048
+"""Atoms of a micro-batch that are evaluated both ways in the end."""
 
 
 class Spectral:
@@ -227,27 +232,38 @@ class Difference:
     """How far expanded nets are from exact ones: the largest over all components in eV/A, and in eV/atom."""
 
     frames: int
+    atoms: int
     force: float
     energy: float
 
     def __str__(self) -> str:
-        return f"{self.force:.1e} eV/A in forces, {self.energy:.1e} eV/atom in energies ({self.frames} frames)"
+        where = f"{self.atoms} atoms of {self.frames} frames"
+        return f"{self.force:.1e} eV/A in forces, {self.energy:.1e} eV/atom in energies ({where})"
 
 
 @torch.no_grad()
 def measure_difference(
     potential: Potential, bases: Bases, batches: Iterable[MicroBatch], cache: PairCache
 ) -> Difference:
-    """Evaluate some frames both ways; their pairs are taken from `cache`."""
-    expanded, exact = Preparer(potential, cache, lambda number: bases), Preparer(potential, cache)
-    frames, force, energy = 0, 0.0, 0.0
+    """Evaluate some atoms of some frames both ways; their pairs are taken from `cache`."""
+    builder = potential.environment_builder()
+    frames, atoms, force, energy = 0, 0, 0.0, 0.0
     for batch in batches:
-        a, b = (potential(sample.environment, sample.parameters) for sample in (expanded(batch), exact(batch)))
-        atoms = torch.as_tensor((batch.types >= 0).sum(axis=1), device=a.energy.device)
+        own = next(cut(batch.types >= 0, MOST_COMPARED))
+        pairs = [
+            [cached_pairs(cache, batch, frame, cutoff).of(mine) for frame, mine in enumerate(own)]
+            for cutoff in builder.cutoffs
+        ]
+        parameters = potential.parameters_in(batch.labels)
+        expanded, exact = (
+            potential.predict(builder.slices(pairs, batch.types, each, own), parameters) for each in (bases, None)
+        )
+        per_frame = torch.as_tensor(own.sum(axis=1), device=exact.energy.device).clamp(min=1)
         frames += len(batch.frames)
-        force = max(force, float((a.force - b.force).abs().max()))
-        energy = max(energy, float(((a.energy - b.energy) / atoms).abs().max()))
-    return Difference(frames, force, energy)
+        atoms += int(own.sum())
+        force = max(force, float((expanded.force - exact.force).abs().max()))
+        energy = max(energy, float(((expanded.energy - exact.energy) / per_frame).abs().max()))
+    return Difference(frames, atoms, force, energy)
 
 
 def _value_and_slope(embedding: Embedding, z: Tensor) -> tuple[Tensor, Tensor]:

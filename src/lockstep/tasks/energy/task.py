@@ -17,6 +17,7 @@ from lockstep.tasks.energy.check import check_frames, check_labels
 from lockstep.tasks.energy.loss import EnergyLoss
 from lockstep.tasks.energy.prepare import Preparer, Sample
 from lockstep.tasks.energy.share import sum_of_shares
+from lockstep.tasks.energy.slices import sum_of_slices
 from lockstep.tasks.energy.spectral import Spectral, measure_difference
 from lockstep.tasks.energy.start import Start, make_start
 from lockstep.tasks.metrics import LossTerms
@@ -75,7 +76,7 @@ class EnergyTask(Task):
         return self._prepare_validation(batch)
 
     def loss(self, sample: Sample, lr: float) -> LossTerms:
-        share = self._potential(sample.environment, sample.parameters)
+        share = sum_of_slices(self._potential, sample.environments, sample.parameters)
         prediction = sum_of_shares(share, self._job.frame)
         return self._loss(prediction, sample.labels, lr, sample.real)
 
