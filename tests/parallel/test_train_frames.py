@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from copper import curve, largest_difference, train_on_threads, weights, write_copper
+from copper import curve, largest_difference, logged, train_on_threads, weights, write_copper
 from jobs import dp, mpirun, run_in, torchrun
 
 from lockstep.errors import UserError
+from runs import COPPER
 
 LABELS = {
     "loss__start_pref_v": 0.1,
@@ -54,13 +55,14 @@ def test_frames_and_batches_can_be_shared_at_once(tmp_path, monkeypatch):
 
 
 def test_blocks_may_be_empty(tmp_path, monkeypatch):
-    """More ranks than atoms."""
+    """More ranks than most frames have atoms."""
     from runs import tiny_system
 
     for folder in ("1", "4"):
         (tmp_path / folder).mkdir()
         tiny_system(tmp_path / folder / "few", types=(0, 0, 0), periodic=False)
-    data = {"systems": ["few"], "batch_size": 2}
+        tiny_system(tmp_path / folder / "more", types=(0, 0, 1, 0), periodic=False)
+    data = {"systems": ["few", "more"], "batch_size": 2}
     changes = {"training__training_data": data, "training__validation_data": data, "model__type_map": ["A", "B"]}
     changes["model__descriptor__sel"] = [8, 8]
     alone = train_shared(tmp_path / "1", 1, 1, monkeypatch, **changes)
@@ -89,4 +91,21 @@ def test_ranks_that_do_not_divide_are_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"training\.ranks_per_frame = 2.*3 ranks cannot be divided"):
         train_shared(tmp_path, 3, 2, monkeypatch)
     assert json.loads((tmp_path / "input.json").read_text())["training"]["ranks_per_frame"] == 2
+    assert np.all([not path.name.startswith("lcurve") for path in tmp_path.iterdir()])
+
+
+@pytest.mark.parametrize(("batch_size", "ranks", "chosen"), [(16, 2, 1), (32, 2, 2), (60, 4, 2), (60, 3, 3)])
+def test_auto_goes_by_the_atoms_of_a_micro_batch(tmp_path, monkeypatch, batch_size, ranks, chosen):
+    """Copper has 32 atoms; a rank is worth it from 512 atoms on."""
+    data = {"systems": [str(COPPER / "train_0")], "batch_size": batch_size}
+    with logged() as messages:
+        train_shared(tmp_path, ranks, "auto", monkeypatch, training__training_data=data, training__numb_steps=1)
+    assert f"ranks_per_frame = auto: {chosen} of {ranks}, because" in messages("ranks_per_frame")[0]
+
+
+def test_more_ranks_than_any_frame_has_atoms_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(
+        UserError, match=r"training\.ranks_per_frame = 34: no frame has as many atoms: the largest has 32"
+    ):
+        train_shared(tmp_path, 34, 34, monkeypatch)
     assert np.all([not path.name.startswith("lcurve") for path in tmp_path.iterdir()])

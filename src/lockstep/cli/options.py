@@ -70,6 +70,11 @@ def positive_count(text: str) -> int:
     return int(text)
 
 
+def count_or_auto(text: str) -> int | str:
+    """For argparse: 1 or more, or the word `auto`."""
+    return text if text == "auto" else positive_count(text)
+
+
 def positive_number(text: str) -> float:
     """For argparse: a number above 0."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
-from lockstep.cli.options import HelpFormatter, add_log_options, positive_count, tell
+from lockstep.cli.options import HelpFormatter, add_log_options, count_or_auto, tell
 
 
 def add_parser(verbs: argparse._SubParsersAction) -> None:
@@ -35,9 +35,10 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
     parser.add_argument("--timeline", metavar="FILE", help="write what every rank does when, for Perfetto")
     parser.add_argument(
         "--ranks-per-frame",
-        type=positive_count,
+        type=count_or_auto,
         metavar="S",
-        help="let S workers share the atoms of each frame, instead of what the input file says",
+        help="let S workers share the atoms of each frame, instead of what the input file says; auto lets the size of "
+        "the frames decide",
     )
     add_log_options(parser)
     parser.add_argument(

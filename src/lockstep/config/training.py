@@ -85,6 +85,12 @@ def _cache_memory(value: Any) -> Any:
     return float(value)
 
 
+def _ranks_per_frame(value: Any) -> Any:
+    if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise wrong("expected 'auto' or a number of ranks (1 or more)")
+    return value
+
+
 def _zero_stage(value: Any) -> Any:
     if value in (2, 3) and not isinstance(value, bool):
         raise wrong(
@@ -199,9 +205,10 @@ class TrainingConfig(Section):
     """The file of the timeline."""
     gradient_max_norm: NonNegative = 0.0
     """Scale the gradient down to this norm when it is longer; 0 leaves it alone."""
-    ranks_per_frame: Count = 1
+    ranks_per_frame: Annotated[Literal["auto"] | int, BeforeValidator(_ranks_per_frame)] = 1
     """How many ranks share the atoms of each frame, by blocks of space. It must divide the number of ranks; the others
-    train on frames of their own, as ever. For frames that are too large, or too slow, for one rank."""
+    train on frames of their own, as ever. For frames that are too large, or too slow, for one rank. `auto` lets as many
+    share as have at least 512 atoms each."""
     acc_freq: Count = 1
     """Accumulate the gradients of this many steps for each update of the weights."""
     mixed_precision: MixedPrecisionConfig | None = None

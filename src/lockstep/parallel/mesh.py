@@ -35,7 +35,7 @@ class Mesh:
                 f"{world.size} ranks cannot be divided into groups of it",
                 where=where,
                 value=ranks_per_frame,
-                remedy=f"choose one of {', '.join(map(str, _divisors(world.size)))}, or another number of ranks",
+                remedy=f"choose one of {', '.join(map(str, divisors(world.size)))}, or another number of ranks",
             )
         if ranks_per_frame == 1:
             frame = SoloGroup(replace(world.context, rank=0, size=1))
@@ -44,5 +44,6 @@ class Mesh:
         return cls(world, world.split(world.rank % ranks_per_frame), world.split(world.rank // ranks_per_frame))
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """All numbers that divide it, in order."""
     return [candidate for candidate in range(1, number + 1) if number % candidate == 0]

@@ -34,7 +34,7 @@ class Options:
     output: str = "out.json"
     profile: bool = False
     timeline: str | None = None
-    ranks_per_frame: int | None = None
+    ranks_per_frame: int | str | None = None
     finetune: str | None = None
     head: str | None = None
 

@@ -55,7 +55,7 @@ def train(
     output: str = "out.json",
     profile: bool = False,
     timeline: str | None = None,
-    ranks_per_frame: int | None = None,
+    ranks_per_frame: int | str | None = None,
     log_path: str | None = None,
     log_level: str = "INFO",
     mpi_log: str = "master",

@@ -18,7 +18,6 @@ from lockstep.config import AnyInput, ForeignInput
 from lockstep.config.foreign import BranchConfig, ForeignTrainingConfig
 from lockstep.config.training import DataConfig
 from lockstep.data import DataSet, DpLoaderSet, MicroBatch, Plan, join_plans, make_plan, summary_lines, worker_count
-from lockstep.errors import UserError
 from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
 from lockstep.observe.lcurve import LearningCurve, NullCurve
 from lockstep.observe.live import make_bar
@@ -34,6 +33,7 @@ from lockstep.parallel.opening import timeout_of
 from lockstep.phases import GEOMETRY
 from lockstep.tasks import Job, Task, choose_task
 from lockstep.training.course import Course, plot_course
+from lockstep.training.dividing import divide_ranks
 from lockstep.training.folder import prepare_folder
 from lockstep.training.lock import RunLock
 from lockstep.training.loop import Trainer
@@ -68,14 +68,14 @@ def train(
     `folder` is that of the file; `kind` says what trains, where that is not for the input to say.
     """
     kind = kind or choose_task(given)
-    mesh = divide_ranks(given, kind, options, group)
-    config = scale_steps(given, mesh.data.size)
-    group.progress.timeout = timeout_of(os.environ, config.training.timeout)
-    wishes = find_wishes(options.profile, options.timeline, config.training)
-    with locked(config, group), observed(group, wishes, placement.device) as tracer, ExitStack() as stack:
-        checkpoint = find_restart(config, options, group)
-        data = open_data(config, kind, folder)
-        agree_on_setup(config, data, checkpoint, group)
+    group.progress.timeout = timeout_of(os.environ, given.training.timeout)
+    wishes = find_wishes(options.profile, options.timeline, given.training)
+    with locked(given, group), observed(group, wishes, placement.device) as tracer, ExitStack() as stack:
+        checkpoint = find_restart(given, options, group)
+        data = open_data(given, kind, folder)
+        agree_on_setup(given, data, checkpoint, group)
+        mesh = divide_ranks(given, data.training, kind, options, group)
+        config = scale_steps(given, mesh.data.size)
         course = plot_course(config, data.training, checkpoint, mesh.data)
         task = build_task(kind, config, data, course, checkpoint, options, mesh, placement)
         own = task.optimizer()
@@ -105,24 +105,6 @@ def train(
         gc.freeze()  # What is there now stays: no need to look through it again and again.
         trainer.run()
         task.finish()
-
-
-def divide_ranks(config: AnyInput, kind: type[Task], options: Options, group: Group) -> Mesh:
-    """Which ranks share a frame, and which train on frames of their own."""
-    where, wanted = "training.ranks_per_frame", config.training.ranks_per_frame
-    if options.ranks_per_frame is not None:
-        where, wanted = "--ranks-per-frame", options.ranks_per_frame
-    if wanted > 1 and not kind.shares_frames:
-        raise UserError(
-            "this model cannot be shared by blocks of space: its atoms may depend on more than their own neighbours",
-            where=where,
-            value=wanted,
-            remedy="leave it out: the ranks then train on frames of their own",
-        )
-    mesh = Mesh.of(group, wanted, where)
-    if wanted > 1:
-        log.info("each frame is shared by %d ranks; %d frames or batches at a time", wanted, mesh.data.size)
-    return mesh
 
 
 @contextmanager
