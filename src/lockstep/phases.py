@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from time import perf_counter
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockstep.device import Mark
 
 START = "start"
 DATA = "data"
@@ -37,7 +41,10 @@ class Phases:
         since: when it began, or when what was set apart from it ended, by `time.perf_counter`.
         seconds: how long each phase has taken, without the present one.
         listeners: called with name, beginning and end of each phase that ends.
+        on_time: whether the device is where the program is, so that the host's clock tells when this rank does what.
     """
+
+    on_time = True
 
     def __init__(self) -> None:
         self.current = START
@@ -50,7 +57,7 @@ class Phases:
         """Begin the phase `name` now; returns the one that it ends."""
         now = perf_counter()
         before = self.current
-        self.seconds[before] += now - self.since
+        self._lasted(before, now - self.since)
         began, self.current, self.since = self.since, name, now
         for listener in self.listeners:
             listener(before, began, now)
@@ -71,6 +78,10 @@ class Phases:
         """How long each phase has taken up to now, the present one included."""
         self.enter(self.current)
         return {name: self.seconds[name] for name in PHASES}
+
+    def _lasted(self, name: str, seconds: float) -> None:
+        """The phase `name` has ended, after `seconds` by the host's clock."""
+        self.seconds[name] += seconds
 
 
 class _Within:
@@ -93,18 +104,53 @@ class _Within:
             self._phases.enter(self._before)
 
 
-class DevicePhases(Phases):
-    """For a device that works behind the training's back: waits for it where a phase must not begin before.
+class SettledPhases(Phases):
+    """For those who look closely at a device that works behind the program's back: waits for it at every change.
 
-    Always before an exchange, which would otherwise be charged with the computation it waits for. At every change of
-    phase only for those who look closely, because it lets the device run idle while the next phase is made ready.
+    That lets the device run idle while the next phase is made ready, which is the price of seeing each by itself.
     """
 
-    def __init__(self, settle: Callable[[], None], always: bool) -> None:
+    def __init__(self, settle: Callable[[], None]) -> None:
         super().__init__()
-        self._settle, self._always = settle, always
+        self._settle = settle
 
     def enter(self, name: str) -> str:
-        if self._always or name == COMMUNICATION:
-            self._settle()
+        self._settle()
         return super().enter(name)
+
+
+class DevicePhases(Phases):
+    """By the clock of a device that works behind the program's back, without a wait.
+
+    A change of phase leaves a mark in the device's queue of work, which is read when the device has come to it. A phase
+    then lasts as long as the device took for what was asked of it, and for waiting to be asked. Nobody can tell on time
+    when a rank comes to an exchange, so that waiting for others is a part of it.
+    """
+
+    on_time = False
+
+    def __init__(self, mark: Callable[[], Mark]) -> None:
+        super().__init__()
+        self._mark, self._last = mark, mark()
+        self._ended: deque[tuple[str, Mark, Mark]] = deque()
+
+    def set_apart(self, name: str, seconds: float) -> float:
+        return 0.0
+
+    def totals(self) -> dict[str, float]:
+        """Waits for the device."""
+        self.enter(self.current)
+        self._last.wait()
+        self._read()
+        return {name: self.seconds[name] for name in PHASES}
+
+    def _lasted(self, name: str, seconds: float) -> None:
+        now = self._mark()
+        self._ended.append((name, self._last, now))
+        self._last = now
+        self._read()
+
+    def _read(self) -> None:
+        while self._ended and self._ended[0][2].reached():
+            name, began, ended = self._ended.popleft()
+            self.seconds[name] += ended.seconds_since(began)

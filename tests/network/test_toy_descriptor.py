@@ -49,9 +49,9 @@ class Toy(SlotSum):
         yield Embedding(self.net)
 
     def coefficients(self, view: int, features: Moments) -> Coefficients:
-        nodes = features.node_radial[[t for t, _ in features.present]]
+        nodes = features.node_radial
         value = self.net.value(nodes.reshape(-1, 1)).view(*nodes.shape, self.width)
-        fit = torch.as_tensor(features.basis.fit)
+        fit = features.fit
         return by_centre_type(features, (fit @ value / self.norm).to(self.dtype))
 
 

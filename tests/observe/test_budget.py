@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thread_group import on_ranks
 
-from lockstep.observe.budget import Budget, BudgetFile, Interval, NullFile, budget_path, read_budget, summarise
+from lockstep.observe.budget import (
+    Budget,
+    BudgetFile,
+    Interval,
+    NullFile,
+    budget_path,
+    read_budget,
+    summarise,
+    told_apart,
+)
 from lockstep.parallel.group import Group
 from lockstep.phases import BACKWARD, COMMUNICATION, FORWARD, PHASES, WAIT
 
@@ -116,3 +125,11 @@ def test_a_restart_cuts_lines_of_steps_that_are_done_again(tmp_path: Path) -> No
 )
 def test_the_file_lies_beside_the_learning_curve(curve: str, wanted: str | None) -> None:
     assert budget_path(curve) == (Path(wanted) if wanted else None)
+
+
+def test_waiting_on_devices_is_what_the_least_waiting_rank_does_not_do() -> None:
+    ranks = [interval(forward=3.0, communication=1.5), interval(forward=4.0, communication=0.5)]
+    fast, slow = told_apart(ranks)
+    assert (fast.seconds["wait"], fast.seconds["communication"]) == (1.0, 0.5)
+    assert (slow.seconds["wait"], slow.seconds["communication"]) == (0.0, 0.5)
+    assert [rank.wall for rank in (fast, slow)] == [rank.wall for rank in ranks]

@@ -5,7 +5,17 @@ import time
 import pytest
 
 from lockstep import phases as module
-from lockstep.phases import BACKWARD, COMMUNICATION, FORWARD, OUTPUT, VALIDATION, WAIT, DevicePhases, Phases
+from lockstep.phases import (
+    BACKWARD,
+    COMMUNICATION,
+    FORWARD,
+    OUTPUT,
+    VALIDATION,
+    WAIT,
+    DevicePhases,
+    Phases,
+    SettledPhases,
+)
 
 
 class Clock:
@@ -67,15 +77,65 @@ def test_an_error_leaves_the_phase_in_which_it_happened() -> None:
     assert phases.current == VALIDATION
 
 
-def test_a_device_is_awaited_before_an_exchange_and_elsewhere_only_when_watched() -> None:
+def test_those_who_look_closely_wait_for_the_device_at_every_change() -> None:
     awaited: list[str] = []
-    phases = DevicePhases(lambda: awaited.append("always off"), always=False)
+    phases = SettledPhases(lambda: awaited.append("wait"))
     phases.enter(FORWARD)
     phases.enter(COMMUNICATION)
-    assert len(awaited) == 1
-    watched = DevicePhases(lambda: awaited.append("always on"), always=True)
-    watched.enter(FORWARD)
-    assert awaited[1:] == ["always on"]
+    assert len(awaited) == 2
+    assert phases.on_time
+
+
+class Queue:
+    """A device that comes to its marks when it is told to."""
+
+    def __init__(self) -> None:
+        self.marks: list[Queue.Mark] = []
+        self.waits = 0
+
+    class Mark:
+        def __init__(self, queue: Queue) -> None:
+            self.queue, self.time = queue, -1.0
+            queue.marks.append(self)
+
+        def reached(self) -> bool:
+            return self.time >= 0
+
+        def wait(self) -> None:
+            self.queue.waits += 1
+            for mark in self.queue.marks:
+                mark.time = max(mark.time, 0.0)
+
+        def seconds_since(self, earlier: Queue.Mark) -> float:
+            assert self.reached()
+            return self.time - earlier.time
+
+    def mark(self) -> Mark:
+        return Queue.Mark(self)
+
+
+def test_a_device_has_its_own_clock_and_is_not_waited_for(clock: Clock) -> None:
+    queue = Queue()
+    phases = DevicePhases(queue.mark)
+    assert not phases.on_time
+    phases.enter(FORWARD)
+    phases.enter(BACKWARD)
+    phases.enter(COMMUNICATION)
+    assert phases.seconds[FORWARD] == 0.0
+    for mark, time_there in zip(queue.marks, (1.0, 2.0, 5.0, 11.0), strict=True):
+        mark.time = time_there
+    phases.enter(OUTPUT)
+    assert (phases.seconds[FORWARD], phases.seconds[BACKWARD]) == (3.0, 6.0)
+    assert queue.waits == 0
+    queue.marks[-1].time = 12.0
+    assert phases.totals()[COMMUNICATION] == 1.0
+    assert queue.waits == 1
+
+
+def test_waiting_for_others_is_a_part_of_the_exchange_where_nobody_knows_it_on_time() -> None:
+    phases = DevicePhases(Queue().mark)
+    phases.enter(COMMUNICATION)
+    assert phases.set_apart(WAIT, 1.0) == 0.0
 
 
 def test_a_change_of_phase_costs_next_to_nothing() -> None:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from lockstep.data import DataSet, MicroBatch, requiring
+from lockstep.device import visible_gpus
 from lockstep.errors import UserError
 from lockstep.geometry import Cutoff, Environment, Pairs, batch_pairs
 from lockstep.model import Potential
@@ -148,7 +149,7 @@ def open_data(
 
 def place_alone() -> str:
     """Settle threads, and the device of a program that runs by itself."""
-    from lockstep.parallel.devices import Resources, device_type, place, visible_gpus
+    from lockstep.parallel.devices import Resources, device_type, place
 
     gpus = visible_gpus()
     own = Resources(os.uname().nodename, frozenset(os.sched_getaffinity(0)), gpus)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.config.cutoff import Cutoff
+from lockstep.device import upload
 from lockstep.geometry.basis import SplineBasis
 from lockstep.geometry.layout import Layout
 from lockstep.geometry.moments import Moments, build_moments
@@ -132,7 +133,7 @@ class EnvironmentBuilder:
         return Environment(
             n_frames=layout.n_frames,
             n_atoms=layout.n_atoms,
-            atom=torch.from_numpy(np.ascontiguousarray(layout.atom)).to(self.device),
+            atom=upload(layout.atom, self.device),
             features=tuple(features for features, _ in seen),
             transposes=tuple(transpose for _, transpose in seen),
             dropped=sum(layout.dropped for layout in layouts),

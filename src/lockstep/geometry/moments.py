@@ -7,7 +7,6 @@ row^T b(s) has no weights in it. A is what this module computes, and the way fro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from types import ModuleType
 from typing import Union
 
@@ -17,9 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.config.cutoff import Cutoff
+from lockstep.device import chosen, upload
 from lockstep.geometry.basis import PIECES, S0, SLOPES, TOUCHED, SplineBasis
-from lockstep.geometry.counts import CountTranspose, PlainCountTranspose
+from lockstep.geometry.constants import all_splines, basis_constants, spline_tables
+from lockstep.geometry.counts import CountTranspose
 from lockstep.geometry.layout import Layout
+from lockstep.geometry.plain import PlainCountTranspose, PlainMomentTranspose
 from lockstep.geometry.radial import radial_terms, switch
 from lockstep.geometry.scale import RowScale
 from lockstep.geometry.view import View
@@ -33,7 +35,7 @@ class Moments:
         view: what the rows are, and which neighbour types they tell apart.
         values: [C, components, columns * size] a block of columns for each neighbour type that is told apart.
         basis: the splines.
-        node_radial: [ntypes, nodes] for each centre type the embedding net's input at the basis' nodes.
+        node_radial: [types that occur, nodes] for each centre type the embedding net's input at the basis' nodes.
         centre_blocks: for each centre type, the range of centres.
         columns: the neighbour types that are told apart; empty where none are.
     """
@@ -48,10 +50,20 @@ class Moments:
     @property
     def present(self) -> list[tuple[int, slice]]:
         """The centre types that occur, and their ranges of centres."""
-        return [(t, block) for t, block in enumerate(self.centre_blocks) if block.stop > block.start]
+        return occurring(self.centre_blocks)
+
+    @property
+    def fit(self) -> Tensor:
+        """[size, nodes] from a net's values at the nodes to its spline coefficients."""
+        return basis_constants(self.basis, self.values.device).fit
 
 
-AnyTranspose = Union["MomentTranspose", "PlainMomentTranspose", CountTranspose, PlainCountTranspose]
+def occurring(centre_blocks: tuple[slice, ...]) -> list[tuple[int, slice]]:
+    """The centre types that have centres."""
+    return [(t, block) for t, block in enumerate(centre_blocks) if block.stop > block.start]
+
+
+AnyTranspose = Union["MomentTranspose", PlainMomentTranspose, CountTranspose, PlainCountTranspose]
 
 
 def build_moments(
@@ -64,8 +76,9 @@ def build_moments(
         _add_empty_slots(values, layout, cutoff, scale, basis, view)
     if cutoff.exclude and not view.angular:
         _add_excluded_slots(values, layout, scale, basis)
-    nodes = torch.as_tensor(basis.radial(basis.nodes), device=device)
-    node_radial = (nodes - scale.mean[:, None]) / scale.std_radial[:, None]
+    types = [t for t, _ in occurring(layout.centre_blocks)]
+    mean, std = chosen(scale.mean, types), chosen(scale.std_radial, types)
+    node_radial = (basis_constants(basis, device).radial - mean[:, None]) / std[:, None]
     return Moments(view, values, basis, node_radial, layout.centre_blocks, layout.columns), transpose
 
 
@@ -130,82 +143,6 @@ class MomentTranspose:
         )
 
 
-class PlainMomentTranspose:
-    """The same three maps in plain tensor operations, for any device."""
-
-    def __init__(self, layout: Layout, size: int, pair: Tensor, cell: Tensor) -> None:
-        self._layout = layout
-        device = pair.device
-        self._shape = (len(layout.atom), 4, layout.counts.shape[1] * size)
-        self._offset, self._radial, self._angular, self._radial_slope = pair[:, :4].unbind(1)
-        self._turn, self._over_r, self._position_slope, self._distance = pair[:, 4:8].unbind(1)
-        self._unit = pair[:, 8:]
-        self._centre = torch.from_numpy(layout.pair_centre()).to(device)
-        self._neighbour = torch.from_numpy(np.ascontiguousarray(layout.neighbour)).to(device)
-        self._frame = torch.from_numpy(layout.pair_frame()).to(device)
-        column = torch.from_numpy(layout.pair_column() * size).to(device) + cell
-        row = torch.from_numpy(layout.pair_row()).to(device) * 4
-        components = torch.arange(4, device=device)[None, :, None]
-        splines = torch.arange(TOUCHED, device=device)
-        self._index = (row[:, None, None] + components) * self._shape[2] + column[:, None, None] + splines
-
-    @cached_property
-    def _value(self) -> Tensor:
-        return self._evaluate(PIECES)
-
-    @cached_property
-    def _slope(self) -> Tensor:
-        return self._evaluate(SLOPES)
-
-    @cached_property
-    def _row(self) -> Tensor:
-        return torch.cat([self._radial.unsqueeze(1), self._angular.unsqueeze(1) * self._unit], dim=1)
-
-    def moments(self, dtype: torch.dtype) -> Tensor:
-        """[C, 4, columns * size] without empty slots."""
-        return self._scatter(self._row[:, :, None] * self._value[:, None, :], dtype)
-
-    def forces(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Forces [B, n, 3] and virials [B, 3, 3] of dE/d(moments)."""
-        layout = self._layout
-        g = gradient.reshape(-1)[self._index]
-        h, e = (g * self._value[:, None]).sum(-1), (g * self._slope[:, None]).sum(-1)
-        stretch = (
-            self._radial_slope * h[:, 0]
-            + self._position_slope * (self._row * e).sum(1)
-            + self._turn * (self._unit * h[:, 1:]).sum(1)
-        )
-        pair = (stretch[:, None] * self._unit + self._over_r[:, None] * h[:, 1:]).to(torch.float64)
-        force = torch.zeros(layout.n_frames * layout.n_atoms, 3, dtype=torch.float64, device=pair.device)
-        force.index_add_(0, self._centre, pair).index_add_(0, self._neighbour, pair, alpha=-1.0)
-        outer = pair[:, :, None] * (self._unit * self._distance[:, None])[:, None, :]
-        virial = torch.zeros(layout.n_frames, 3, 3, dtype=torch.float64, device=pair.device)
-        virial.index_add_(0, self._frame, outer.to(torch.float64), alpha=-1.0)
-        return force.view(layout.n_frames, layout.n_atoms, 3), virial
-
-    def adjoint(self, force_bar: Tensor, virial_bar: Tensor, dtype: torch.dtype) -> Tensor:
-        """[C, 4, columns * size] what `forces` turns cotangents of forces and virials into."""
-        flat = force_bar.reshape(-1, 3)
-        vector = (self._unit * self._distance[:, None]).to(torch.float64)
-        bar = flat[self._centre] - flat[self._neighbour]
-        bar = (bar - torch.einsum("pab,pb->pa", virial_bar[self._frame], vector)).to(self._unit.dtype)
-        along = (self._unit * bar).sum(1)
-        angular = (self._turn * along)[:, None] * self._unit + self._over_r[:, None] * bar
-        h = torch.cat([(self._radial_slope * along).unsqueeze(1), angular], dim=1)
-        e = (self._position_slope * along)[:, None] * self._row
-        return self._scatter(h[:, :, None] * self._value[:, None, :] + e[:, :, None] * self._slope[:, None, :], dtype)
-
-    def _evaluate(self, pieces: NDArray) -> Tensor:
-        table = torch.as_tensor(pieces, dtype=self._offset.dtype, device=self._offset.device)
-        powers = self._offset[:, None] ** torch.arange(len(pieces), device=self._offset.device)
-        return powers @ table
-
-    def _scatter(self, parts: Tensor, dtype: torch.dtype) -> Tensor:
-        result = torch.zeros(self._shape, dtype=dtype, device=parts.device)
-        result.view(-1).index_add_(0, self._index.reshape(-1), parts.reshape(-1).to(dtype))
-        return result
-
-
 def compiled_columns(
     layout: Layout, cutoff: Cutoff, scale: RowScale, basis: SplineBasis, dtype: torch.dtype
 ) -> tuple[NDArray, NDArray[np.int32]]:
@@ -236,10 +173,10 @@ def pair_columns(
     layout: Layout, cutoff: Cutoff, scale: RowScale, basis: SplineBasis, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The columns that `kernels` describes, in float64, and the interval of each pair."""
-    vector = torch.from_numpy(np.ascontiguousarray(layout.vector)).to(device, torch.float64)
+    vector = upload(layout.vector, device).to(torch.float64)
     distance = torch.linalg.vector_norm(vector, dim=1)
     terms = radial_terms(distance, cutoff)
-    pair_type = torch.from_numpy(layout.centre_type[layout.pair_row()]).to(device)
+    pair_type = upload(layout.centre_type[layout.pair_row()], device)
     inverse_radial, inverse_angular = 1.0 / scale.std_radial[pair_type], 1.0 / scale.std_angular[pair_type]
     stretched = terms.radial / S0
     position = torch.asinh(stretched) * basis.per_unit
@@ -284,11 +221,12 @@ def _add_empty_slots(
 ) -> None:
     """Empty slots lie at s = 0 and have a radial component only: minus mean over spread. In a sum over neighbours
     they count as one."""
-    if view.angular and not scale.mean.any():
+    # Another device is not asked whether there is anything to add: that would take longer than adding zeros.
+    if view.angular and values.device.type == "cpu" and not scale.mean.any():
         return
-    n_empty = torch.from_numpy(layout.empty_slots(cutoff)).to(values)
-    row = scale.empty[torch.from_numpy(np.ascontiguousarray(layout.centre_type)).to(values.device)].to(values)
-    at_zero = torch.as_tensor(PIECES[0]).to(values)
+    n_empty = upload(layout.empty_slots(cutoff), values.device).to(values.dtype)
+    row = scale.empty[upload(layout.centre_type, values.device)].to(values.dtype)
+    at_zero = spline_tables(values.dtype, values.device)[0][0]
     for t in range(n_empty.shape[1]):
         start = t * basis.size
         weight = n_empty[:, t] * row if view.angular else n_empty[:, t]
@@ -297,9 +235,8 @@ def _add_empty_slots(
 
 def _add_excluded_slots(values: Tensor, layout: Layout, scale: RowScale, basis: SplineBasis) -> None:
     """In a sum over neighbours, one of an excluded type counts as if its normalised radial component were zero."""
-    at_mean = torch.as_tensor(basis.values(basis.position(scale.mean.cpu().numpy()))).to(values)
-    own = at_mean[torch.from_numpy(np.ascontiguousarray(layout.centre_type)).to(values.device)]
-    number = torch.from_numpy(layout.excluded_slots()).to(values)
+    own = all_splines(basis, scale.mean).to(values.dtype)[upload(layout.centre_type, values.device)]
+    number = upload(layout.excluded_slots(), values.device).to(values.dtype)
     values[:, 0] += (number[:, :, None] * own[:, None, :]).flatten(1)
 
 

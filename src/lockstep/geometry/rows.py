@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.config.cutoff import Cutoff
+from lockstep.device import upload
 from lockstep.geometry.layout import Layout, ranges
 from lockstep.geometry.pairs import slot_numbers
 from lockstep.geometry.radial import radial_terms, switch
@@ -117,14 +118,14 @@ def build_rows(
     standing = _standing(layout, cutoff, scale, view)
     widths = layout.counts.max(axis=0) + len(standing)
     slot_blocks = ranges(widths)
-    slot = _tensor(_pair_slots(layout, slot_blocks), device)
+    slot = upload(_pair_slots(layout, slot_blocks), device)
     shape = (len(layout.atom), slot_blocks[-1].stop)
-    empty = scale.empty[_tensor(layout.centre_type, device)]
+    empty = scale.empty[upload(layout.centre_type, device)]
     radial = empty.unsqueeze(1).repeat(1, shape[1])
     rows = torch.zeros(*shape, view.components, dtype=torch.float64, device=device)
     for place, (counts, value) in enumerate(standing, start=1):
         for block, count in zip(slot_blocks, counts.T, strict=True):
-            weight = _tensor(count, device)
+            weight = upload(count, device)
             radial[:, block.stop - place] = value
             rows[:, block.stop - place, 0] = value * weight if view.angular else weight
     radial.view(-1)[slot] = row.radial
@@ -134,8 +135,8 @@ def build_rows(
         n_atoms=layout.n_atoms,
         shape=(*shape, row.gradient_components),
         slot=slot,
-        centre=_tensor(layout.pair_centre(), device),
-        neighbour=_tensor(layout.neighbour, device),
+        centre=upload(layout.pair_centre(), device),
+        neighbour=upload(layout.neighbour, device),
         unit=row.unit,
         vector=row.vector,
         frame_pairs=layout.frame_pairs,
@@ -153,11 +154,11 @@ class _PairRows:
     net_slope: Tensor | None
 
     def __init__(self, layout: Layout, cutoff: Cutoff, scale: RowScale, view: View, device: torch.device) -> None:
-        self.vector = _tensor(layout.vector, device).to(torch.float64)
+        self.vector = upload(layout.vector, device).to(torch.float64)
         distance = torch.linalg.vector_norm(self.vector, dim=1)
         self.unit = self.vector / distance.unsqueeze(1)
         terms = radial_terms(distance, cutoff)
-        pair_type = _tensor(layout.centre_type[layout.pair_row()], device)
+        pair_type = upload(layout.centre_type[layout.pair_row()], device)
         std_radial, std_angular = scale.std_radial[pair_type], scale.std_angular[pair_type]
         self.radial = (terms.radial - scale.mean[pair_type]) / std_radial
         radial_slope = terms.radial_slope / std_radial
@@ -185,17 +186,13 @@ class _PairRows:
 
 def _standing(layout: Layout, cutoff: Cutoff, scale: RowScale, view: View) -> list[tuple[NDArray, Tensor | float]]:
     """What a centre has beside pairs: how many for each neighbour type, and the embedding net's input there."""
-    empty = scale.empty[_tensor(layout.centre_type, scale.mean.device)]
+    empty = scale.empty[upload(layout.centre_type, scale.mean.device)]
     none = np.zeros((len(layout.atom), layout.counts.shape[1]))
     standing: list[tuple[NDArray, Tensor | float]] = [(none if view.switched else layout.empty_slots(cutoff), empty)]
     if cutoff.exclude and not view.angular:
         # A row of zeros is nothing in a sum over rows; in a sum over neighbours the net still has its value at zero.
         standing.append((layout.excluded_slots(), 0.0))
     return standing
-
-
-def _tensor(array: NDArray, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
 
 def _pair_slots(layout: Layout, slot_blocks: tuple[slice, ...]) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from ase.calculators.calculator import Calculator, PropertyNotImplementedError, 
 from numpy.typing import NDArray
 
 from lockstep.data.physical import bad_cell, far_atom
+from lockstep.device import visible_gpus
 from lockstep.errors import ForeignModelError, UserError
 from lockstep.interop.kit import package
 from lockstep.interop.loading import load_potential
@@ -77,7 +78,7 @@ class DP(Calculator):
                 raise UserError("is not supported by this calculator", where=option, remedy="leave it out")
         super().__init__(label=label, **kwargs)
         potential = model if isinstance(model, Potential) else self.potential
-        self.potential = potential.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.potential = potential.to(device or ("cuda" if visible_gpus() else "cpu"))
         self.type_dict = dict(type_dict or {symbol: t for t, symbol in enumerate(potential.type_map)})
         self._warned = False
 

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -144,6 +144,13 @@ def summarise(step: int, steps: int, now: float, ranks: Sequence[Interval]) -> S
     )
 
 
+def told_apart(ranks: Sequence[Interval]) -> list[Interval]:
+    """Waiting and exchanging, where a device does both at once: whoever took least time for both waited for nobody."""
+    least = min(rank.seconds[COMMUNICATION] for rank in ranks)
+    apart = [{WAIT: rank.seconds[WAIT] + rank.seconds[COMMUNICATION] - least, COMMUNICATION: least} for rank in ranks]
+    return [replace(rank, seconds={**rank.seconds, **both}) for rank, both in zip(ranks, apart, strict=True)]
+
+
 class BudgetFile:
     """`budget.jsonl`: one line of JSON for each display; after a restart it goes on like the learning curve.
 
@@ -209,7 +216,10 @@ class Budget:
         )
         steps = step - self._step
         self._mark(step, totals)
-        summary = summarise(step, steps, time.time(), self._group.all_gather_object(interval))
+        ranks = self._group.all_gather_object(interval)
+        if not self._group.phases.on_time:
+            ranks = told_apart(ranks)
+        summary = summarise(step, steps, time.time(), ranks)
         self._file.write(summary)
         self._scalars.add(step, summary.scalars())
         if self._shown:

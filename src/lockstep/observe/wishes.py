@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.config.training import TrainingConfig
+from lockstep.device import device_of
 from lockstep.errors import UserError
 from lockstep.observe.profile import Profile
 from lockstep.observe.timeline import NullTracer, Timeline, Tracer
 from lockstep.parallel.group import Group
-from lockstep.phases import DevicePhases
+from lockstep.phases import DevicePhases, SettledPhases
 
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "COBALT_JOBID")
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
@@ -54,10 +55,9 @@ def find_wishes(
 def observed(group: Group, wishes: Wishes, device: str) -> Iterator[Tracer | NullTracer]:
     """Observe a run on all ranks as rank 0 wishes; yields what notes the work of other threads."""
     wishes = group.all_gather_object(wishes)[0]
-    if device.startswith("cuda"):
-        import torch
-
-        group.progress.phases = DevicePhases(torch.cuda.synchronize, always=wishes.any)
+    place = device_of(device)
+    if place.behind:
+        group.progress.phases = SettledPhases(place.wait) if wishes.any else DevicePhases(place.mark)
     with ExitStack() as stack:
         if wishes.profile:
             stack.enter_context(Profile(group, wishes.job, Path()))

@@ -46,13 +46,14 @@ class Placement:
         """Tells torch and the C library. To be called once, before the first computation."""
         import torch
 
+        from lockstep.device import device_of
+
         keep_freed_memory()
         torch.set_num_threads(self.intra_threads)
         # torch refuses to change it once its pool runs, which happens only when placed twice in one process.
         if torch.get_num_interop_threads() != self.inter_threads:
             torch.set_num_interop_threads(self.inter_threads)
-        if self.device != "cpu":
-            torch.cuda.set_device(self.device)
+        device_of(self.device).use()
 
 
 def device_type(environ: Mapping[str, str], gpu_count: int) -> str:
@@ -129,16 +130,10 @@ def choose_gpu(ranks: Sequence[Resources], rank: int) -> int:
     return sharers.index(rank)
 
 
-def visible_gpus() -> tuple[str, ...]:
-    """A name for every GPU this process sees, equal for the same card in every process."""
-    import torch
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return tuple(str(getattr(torch.cuda.get_device_properties(i), "uuid", i)) for i in range(count))
-
-
 def place_group(group: Group, device: str, environ: Mapping[str, str] = os.environ) -> Placement:
     """The placement of this rank among its group."""
+    from lockstep.device import visible_gpus
+
     gpus = visible_gpus() if device != "cpu" else ()
     own = Resources(os.uname().nodename, frozenset(os.sched_getaffinity(0)), gpus)
     return place(group.all_gather_object(own), group.rank, device, environ)

@@ -28,7 +28,8 @@ class GradientAverager:
     Attributes:
         own: the sum of all numbers of this rank's last gradient: finite where all of them are.
         total: the same over all ranks, equal on all of them.
-        stopping: whether any rank had been asked to stop when it came to the last `average`; the same on all ranks.
+        stopping: above zero if any rank had been asked to stop when it came to the last `average`; the same on all
+            ranks. Like the others it stays on the device.
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], group: Group, extras: int = 0) -> None:
@@ -44,8 +45,7 @@ class GradientAverager:
         for dtype in sorted({p.dtype for p in self._parameters} - {torch.float64}, key=str):
             alike = [p for p in self._parameters if p.dtype == dtype]
             self._buffers.append((alike, torch.zeros(sum(p.numel() for p in alike), dtype=dtype, device=device)))
-        self.own = self.total = self._tail.new_zeros(())
-        self.stopping = False
+        self.own = self.total = self.stopping = self._tail.new_zeros(())
         self._parts = [pair for alike, buffer in self._buffers for pair in _carve(alike, buffer)]
 
     def zero(self) -> None:
@@ -63,8 +63,10 @@ class GradientAverager:
         self._collect()
         # One pass tells whether any number is not finite: their sum is then not finite either.
         self.own = torch.stack([buffer.sum(dtype=torch.float64) for _, buffer in self._buffers]).sum()
-        self._tail[0], self._tail[1] = count, self.own
-        self._tail[2] = float(self._group.progress.stop_signal > 0)
+        # Filled, not assigned: a number that is assigned is copied to the device, and the copy waited for.
+        self._tail[0].fill_(count)
+        self._tail[1] = self.own
+        self._tail[2].fill_(float(self._group.progress.stop_signal > 0))
         if extras is not None:
             self._tail[_OWN:] = extras
         self._group.all_reduce(self._message, self._arrivals)
@@ -73,8 +75,7 @@ class GradientAverager:
                 self._group.all_reduce(buffer)
             if self._group.size > 1 or count != 1:
                 buffer.div_(self._tail[0])
-        self.total = self._tail[1].clone()
-        self.stopping = bool(self._tail[2] > 0)
+        self.total, self.stopping = self._tail[1].clone(), self._tail[2].clone()
         return self._tail[_OWN:].clone()
 
     def _collect(self) -> None:

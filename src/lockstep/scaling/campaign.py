@@ -161,7 +161,8 @@ def _new_folder(output: str) -> Path:
 
 def _machine() -> tuple[str, int]:
     """The kind of device that workers take, and how many there are here."""
-    from lockstep.parallel.devices import device_type, visible_gpus
+    from lockstep.device import visible_gpus
+    from lockstep.parallel.devices import device_type
 
     gpus = visible_gpus()
     device = device_type(os.environ, len(gpus))

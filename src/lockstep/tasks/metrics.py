@@ -13,6 +13,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from lockstep.device import device_of
+
 
 @dataclass(frozen=True)
 class Column:
@@ -47,7 +49,7 @@ class Metrics:
 
     def shown(self) -> dict[str, float]:
         """The numbers to display, sorted by name."""
-        numbers = self.values.tolist()
+        numbers = device_of(self.values.device).fetch(self.values)()
         sums, counts = numbers[: len(self.columns)], numbers[len(self.columns) :]
         rows = zip(self.columns, sums, counts, strict=True)
         return {column.name: column.number(*row) for column, *row in sorted(rows, key=lambda row: row[0].name)}

@@ -6,14 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from lockstep.data import MicroBatch
-from lockstep.errors import UserError
 from lockstep.optim.optimizer import Optimizer, clip_gradients
 from lockstep.optim.schedule import Schedule
-from lockstep.parallel.watch.faults import Stopped, ranks_where
+from lockstep.parallel.watch.faults import Stopped
 from lockstep.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTPUT
 from lockstep.tasks import Metrics, Task
 
@@ -22,6 +18,7 @@ if TYPE_CHECKING:
     from lockstep.parallel.group import Group
     from lockstep.parallel.mesh import Mesh
     from lockstep.training.outputs import Outputs
+    from lockstep.training.verdict import Verdict
 
 Samples = Iterator[tuple[MicroBatch, Any]]
 
@@ -31,6 +28,7 @@ class Trainer:
     """A run: what is trained, data, and what becomes of them.
 
     Attributes:
+        verdict: whether the run may go on.
         samples: this rank's share of the stream, from `first_step` on, as the task has prepared it.
         accumulate: micro-batches whose gradients are averaged in a step, on each rank.
         max_norm: the gradient is scaled down to this norm where it is longer; 0 leaves it alone.
@@ -40,6 +38,7 @@ class Trainer:
     schedule: Schedule
     optimizer: Optimizer
     averager: GradientAverager
+    verdict: Verdict
     samples: Samples
     outputs: Outputs
     mesh: Mesh
@@ -57,7 +56,7 @@ class Trainer:
             self.task.after_update(step + 1)
             self.group.phases.enter(OUTPUT)
             self.outputs.show(step + 1, self.schedule.lr(step), metrics)
-            stopping = self.averager.stopping and step + 1 < self.numb_steps
+            stopping = self.verdict.stopping and step + 1 < self.numb_steps
             self.outputs.save(step + 1, anyway=stopping)
             if stopping:
                 raise Stopped(step + 1)
@@ -72,8 +71,9 @@ class Trainer:
             metrics = metrics + self.gradients(lr)
         own, metrics = metrics, self.averaged(metrics)
         self.group.phases.enter(OPTIMIZER)
-        refuse_nonfinite("loss", metrics.values[0], own.values[0], step + 1, self.group)
-        refuse_nonfinite("gradient", self.averager.total, self.averager.own, step + 1, self.group)
+        averager = self.averager
+        loss, gradient = (metrics.values[0], own.values[0]), (averager.total, averager.own)
+        self.verdict.note(step + 1, loss, gradient, averager.stopping)
         clip_gradients(self.task.module.parameters(), self.max_norm)
         self.optimizer.step(lr)
         return metrics
@@ -99,16 +99,3 @@ class Trainer:
         phases.enter(BACKWARD)
         terms.total.backward()
         return terms.metrics
-
-
-def refuse_nonfinite(what: str, total: Tensor, own: Tensor, step: int, group: Group) -> None:
-    """Stop every rank before an update that would ruin the weights; all see the same sums, so all stop."""
-    if torch.isfinite(total):
-        return
-    ranks = ranks_where(group, not bool(torch.isfinite(own)))
-    where = f", on rank {', '.join(map(str, ranks))}" if group.size > 1 and ranks else ""
-    raise UserError(
-        f"the {what} is not a finite number at step {step}{where}",
-        remedy="look for wrong labels (dp test -d on the training data), or lower learning_rate.start_lr; "
-        "the last checkpoint is whole",
-    )

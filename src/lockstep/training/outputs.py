@@ -103,6 +103,7 @@ class Outputs:
         snapshot: gives what a checkpoint holds. All ranks call it: it compares their weights.
         average: show training errors averaged since the last display instead of those of one step.
         interval: error sums since the last display, when going on from a checkpoint.
+        settle: makes sure that the step is sound, before it is shown or saved.
     """
 
     def __init__(
@@ -119,13 +120,14 @@ class Outputs:
         save_freq: int,
         average: bool,
         interval: Metrics | None = None,
+        settle: Callable[[], None] = lambda: None,
         bar: Bar | NullBar | None = None,
     ) -> None:
         self._curve, self._store, self._scalars, self._display = curve, store, scalars, display
         self._budget, self._phases = budget, phases
         self._validate, self._snapshot = validate, snapshot
         self._save_freq, self._average = save_freq, average
-        self._bar = bar or NullBar()
+        self._bar, self._settle = bar or NullBar(), settle
         self._numb_steps = 0
         self._interval = interval
 
@@ -149,6 +151,7 @@ class Outputs:
             metrics = self._interval = metrics if self._interval is None else self._interval + metrics
         if not self._display.due(step):
             return
+        self._settle()
         self._interval = None
         began = time.perf_counter()
         with self._phases(VALIDATION):
@@ -169,6 +172,7 @@ class Outputs:
         self._store.check()
         if step % self._save_freq and step != self._numb_steps and not anyway:
             return
+        self._settle()
         with self._phases(CHECKPOINT):
             self._store.save(step, *self._snapshot(step, self._interval))
 

@@ -134,7 +134,8 @@ def _files(source: Source, config: AnyInput, options: Options, logs: LogOptions)
 
 def _end_together(context: WorkerContext, mistake: UserError, tell: Tell) -> NoReturn:
     """Meet the other workers to end with them, so that none waits for this one and the user is told once."""
-    from lockstep.parallel.devices import device_type, visible_gpus
+    from lockstep.device import visible_gpus
+    from lockstep.parallel.devices import device_type
     from lockstep.parallel.opening import open_group
 
     if context.size > 1:
@@ -158,7 +159,8 @@ def _train(
     records: Logging,
     tell: Tell,
 ) -> None:
-    from lockstep.parallel.devices import device_type, place_group, visible_gpus
+    from lockstep.device import visible_gpus
+    from lockstep.parallel.devices import device_type, place_group
     from lockstep.parallel.opening import open_group
     from lockstep.parallel.summary import training_summary
     from lockstep.parallel.watch.faults import guarded

@@ -18,6 +18,7 @@ from lockstep.config import AnyInput, ForeignInput
 from lockstep.config.foreign import BranchConfig, ForeignTrainingConfig
 from lockstep.config.training import DataConfig
 from lockstep.data import DataSet, DpLoaderSet, MicroBatch, Plan, join_plans, make_plan, summary_lines, worker_count
+from lockstep.device import device_of
 from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
 from lockstep.observe.lcurve import LearningCurve, NullCurve
 from lockstep.observe.live import make_bar
@@ -44,6 +45,7 @@ from lockstep.training.scalars import NullScalars, TensorBoard
 from lockstep.training.starting import find_restart
 from lockstep.training.state import restore, restore_interval, run_info, run_tensors
 from lockstep.training.validation import NoValidation, Validator
+from lockstep.training.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -88,13 +90,18 @@ def train(
         loader = stack.enter_context(build_loader(task, data.training, course, mesh.data, placement, tracer))
         scalars = build_scalars(task, checkpoint, group, stack)
         prepare_folder(task.config, checkpoint, options.output, group)
-        outputs = build_outputs(task, optimizer, data, course, checkpoint, loader, scalars, mesh, stack)
+        device = device_of(placement.device)
+        verdict = Verdict(group, device)
+        outputs = build_outputs(
+            task, optimizer, data, course, checkpoint, loader, scalars, verdict, mesh, placement, stack
+        )
         trainer = Trainer(
             task=task,
             schedule=course.schedule,
             optimizer=optimizer,
             averager=GradientAverager(task.module.parameters(), group, extras=2 * len(task.columns)),
-            samples=loader,
+            verdict=verdict,
+            samples=((batch, device.taken(made)) for batch, made in loader),
             outputs=outputs,
             mesh=mesh,
             first_step=course.first_step,
@@ -221,7 +228,7 @@ def build_loader(
         start=course.stream.position,
         rank=group.rank,
         size=group.size,
-        prepare=tracer.traced(task.prepare) if workers else _in_turn(task, group),
+        prepare=device_of(placement.device).ahead(tracer.traced(task.prepare)) if workers else _in_turn(task, group),
         workers=workers,
     )
 
@@ -244,7 +251,9 @@ def build_outputs(
     checkpoint: Checkpoint | None,
     loader: DpLoaderSet[Any],
     scalars: TensorBoard | NullScalars,
+    verdict: Verdict,
     mesh: Mesh,
+    placement: Placement,
     stack: ExitStack,
 ) -> Outputs:
     """All that a step leaves behind; files are real on rank 0 alone, and closed by `stack`."""
@@ -267,7 +276,8 @@ def build_outputs(
         snapshot=snapshot_of(task, optimizer, course, group),
         save_freq=training.save_freq,
         average=training.disp_avg,
-        interval=None if checkpoint is None else restore_interval(checkpoint, task.columns),
+        interval=None if checkpoint is None else restore_interval(checkpoint, task.columns, placement.device),
+        settle=verdict.settle,
         bar=bar,
     )
 

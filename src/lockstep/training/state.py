@@ -42,7 +42,7 @@ def restore(task: Task, optimizer: Optimizer, checkpoint: Checkpoint) -> None:
     optimizer.load(checkpoint.group("optimizer"))
 
 
-def restore_interval(checkpoint: Checkpoint, columns: tuple[Column, ...]) -> Metrics | None:
+def restore_interval(checkpoint: Checkpoint, columns: tuple[Column, ...], device: str) -> Metrics | None:
     """The error sums since the last display."""
     values = checkpoint.tensors.get("interval.values")
-    return None if values is None else Metrics(columns, values.clone())
+    return None if values is None else Metrics(columns, values.to(device, copy=True))

@@ -12,6 +12,7 @@ from importlib import metadata
 
 import torch
 
+from lockstep.device import current_gpu
 from lockstep.errors import UserError
 from lockstep.interop.kit.operators import leave_out_operators
 
@@ -68,9 +69,8 @@ def load() -> None:
 
 def _device_variables() -> dict[str, str]:
     """What fixes the device of `deepmd.pt` when it is imported."""
-    if not torch.cuda.is_available():
-        return {"DEVICE": "cpu"}
-    return {"LOCAL_RANK": str(torch.cuda.current_device())}
+    gpu = current_gpu()
+    return {"DEVICE": "cpu"} if gpu is None else {"LOCAL_RANK": str(gpu)}
 
 
 @contextmanager

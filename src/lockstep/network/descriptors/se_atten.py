@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lockstep.config import SeAttenConfig, SeAttenV2Config
+from lockstep.device import chosen
 from lockstep.geometry import Columns, Features, Moments, View
 from lockstep.network.contraction import AsItIs, Contraction, Quadratic, SideBySide
 from lockstep.network.descriptors.base import Embedding
@@ -69,9 +70,9 @@ class SeAtten(SlotSum):
         x, tape = super().forward(features)
         if not self.concat_output:
             return x, tape
-        sizes = torch.tensor([block.stop - block.start for block in features[0].centre_blocks], device=x.device)
-        own = self.type_embedding().repeat_interleave(sizes, dim=0, output_size=x.shape[0])
-        return torch.cat([x.flatten(1), own], dim=1), tape
+        table, blocks = self.type_embedding(), enumerate(features[0].centre_blocks)
+        own = [table[t].expand(block.stop - block.start, -1) for t, block in blocks if block.stop > block.start]
+        return torch.cat([x.flatten(1), torch.cat(own)], dim=1), tape
 
     def pull_back(self, tape: Any, gradient: Tensor) -> tuple[Tensor, ...]:
         """The type embedding depends on no coordinates, so its gradient ends here."""
@@ -94,8 +95,7 @@ class SeAtten(SlotSum):
 
     def coefficients(self, view: int, features: Moments) -> Coefficients:
         centres = [t for t, _ in features.present]
-        nodes = features.node_radial[centres]
-        fit = torch.as_tensor(features.basis.fit, device=nodes.device)
+        fit, nodes = features.fit, features.node_radial
         if not features.columns:
             stacked = fit @ self._radial(nodes)
         elif self.strip_net is None:
@@ -118,10 +118,10 @@ class SeAtten(SlotSum):
     def _pairs(self, centres: Sequence[int], neighbours: Sequence[int]) -> Tensor:
         """[centres, neighbours, ...] what the nets see of pairs of types."""
         table = self.type_embedding()
-        theirs = table[list(neighbours)].expand(len(centres), -1, -1)
+        theirs = chosen(table, neighbours).expand(len(centres), -1, -1)
         if self.type_one_side:
             return theirs
-        own = table[list(centres)].unsqueeze(1).expand(-1, len(neighbours), -1)
+        own = chosen(table, centres).unsqueeze(1).expand(-1, len(neighbours), -1)
         return torch.cat([theirs, own], dim=2)
 
     def _factor(self, pairs: Tensor) -> Tensor:

@@ -61,8 +61,7 @@ class NetsByType(SlotSum):
 
     def coefficients(self, view: int, features: Moments) -> Coefficients:
         present = features.present
-        fit = torch.as_tensor(features.basis.fit, device=features.values.device)
-        nodes = features.node_radial[[t for t, _ in present]]
+        fit, nodes = features.fit, features.node_radial
         columns = []
         for neighbour_type in features.columns:
             if self.type_one_side:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lockstep.device import transport
 from lockstep.errors import UserError
 from lockstep.parallel.addresses import interface_towards
 from lockstep.parallel.context import WorkerContext
@@ -28,13 +29,12 @@ def usable(context: WorkerContext, device: str, environ: Mapping[str, str]) -> b
 
 
 def connect(context: WorkerContext, device: str, timeout: float) -> Group:
-    name = "NCCL" if device == "cuda" else "gloo"
+    name, backend = transport(device)
     store, host = open_store(context, timeout)
     _use_interface_towards(host)
     try:
         dist.init_process_group(
-            # With GPUs too, words and numbers on the CPU go by gloo: they then need no device to be chosen.
-            "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
+            backend,
             store=store,
             rank=context.rank,
             world_size=context.size,

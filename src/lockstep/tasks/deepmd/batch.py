@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from lockstep.data import ATOMS, Array, MicroBatch
+from lockstep.device import upload
 from lockstep.tasks.deepmd.branches import Branch
 
 Inputs = dict[str, Tensor | None]
@@ -58,7 +58,7 @@ class Wanted:
             found = 1.0
         if self.array.name == "hessian" or not self.array.atomic:
             given = given.reshape(len(batch.frames), -1)
-        return torch.from_numpy(np.ascontiguousarray(given)).to(device), found
+        return upload(given, device), found
 
     def _filled(self, frames: int, atoms: int) -> np.ndarray:
         shape = (frames, *self.array.shape(atoms))
@@ -134,4 +134,4 @@ class Translator:
         return {**self.labels(batch), **inputs, "box": inputs.get("box"), **counted}
 
     def _tensor(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+        return upload(values, self._device)

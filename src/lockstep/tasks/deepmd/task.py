@@ -116,7 +116,8 @@ class DeepmdTask(Task):
         frames = float(len(sample.keys))
         sums = torch.zeros(len(self.columns), dtype=torch.float64, device=total.device)
         counts = torch.zeros_like(sums)
-        sums[0], counts[0] = total, 1.0
+        sums[0] = total
+        counts[0].fill_(1.0)
         for name, value in errors.items():
             place = self._places[self._column_name(name, sample.branch)]
             mean = torch.as_tensor(value, dtype=torch.float64, device=total.device).detach()

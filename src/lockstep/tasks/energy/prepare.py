@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from lockstep.data import MicroBatch
+from lockstep.device import upload
 from lockstep.geometry import Bases, Environment, PairCache, Pairs
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
@@ -68,13 +68,13 @@ class Preparer:
             for cutoff in self._builder.cutoffs
         ]
         self._tell_dropped(batch, pairs)
-        labels = {name: torch.from_numpy(value).to(self._device) for name, value in batch.labels.items()}
+        labels = {name: upload(value, self._device) for name, value in batch.labels.items()}
         padded = (batch.types < 0).any()
         return Sample(
             environments=tuple(self._builder.slices(pairs, batch.types, self._bases(batch.number), own)),
             labels=labels,
             parameters=self._parameters_in(labels),
-            real=torch.from_numpy(batch.types >= 0).to(self._device) if padded else None,
+            real=upload(batch.types >= 0, self._device) if padded else None,
         )
 
     def _tell_dropped(self, batch: MicroBatch, pairs: list[list[Pairs]]) -> None:

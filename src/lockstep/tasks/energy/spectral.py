@@ -10,7 +10,8 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,10 +20,10 @@ from torch import Tensor
 from lockstep.data import MicroBatch
 from lockstep.geometry import Bases, PairCache, RowScale, SplineBasis
 from lockstep.geometry.basis import S0
+from lockstep.geometry.constants import basis_constants
 from lockstep.geometry.environment import cut
 from lockstep.model import Potential
 from lockstep.model.statistics import UNSEEN_ROW_STD
-from lockstep.network.descriptors import Embedding
 from lockstep.tasks.energy.survey import cached_pairs
 
 log = logging.getLogger(__name__)
@@ -185,8 +186,12 @@ class _Ladder:
                 return intervals
         return 0
 
+    @cached_property
+    def _types(self) -> list[int]:
+        return seen_types(self._potential.scales[self._cutoff])
+
     def _error(self, intervals: int) -> float:
-        return expansion_error(self._potential, self._required(intervals), self._cutoff)
+        return expansion_error(self._potential, self._required(intervals), self._cutoff, self._types)
 
     def _basis(self, intervals: int) -> SplineBasis | None:
         return self._required(intervals) if intervals else None
@@ -205,25 +210,50 @@ def seen_types(scale: RowScale) -> list[int]:
     return seen or list(range(len(scale.mean)))
 
 
+class _Between(NamedTuple):
+    """What the error of a basis is measured with: its splines and their slopes half-way between the nodes [points,
+    size], and there the radial function and its slope by the position."""
+
+    value: Tensor
+    slope: Tensor
+    radial: Tensor
+    radial_slope: Tensor
+
+
+@lru_cache(maxsize=64)
+def _between(basis: SplineBasis, device: torch.device) -> _Between:
+    points = basis.between
+    radial = basis.radial(points)
+    arrays = (
+        basis.values(points),
+        basis.values(points, slope=True),
+        radial,
+        np.sqrt(np.square(radial) + S0**2) / basis.per_unit,
+    )
+    return _Between(*(torch.as_tensor(array).to(device) for array in arrays))
+
+
 @torch.no_grad()
-def expansion_error(potential: Potential, basis: SplineBasis, cutoff: int = 0) -> float:
-    """The largest error of any embedding net's value or slope, half-way between the nodes."""
+def expansion_error(
+    potential: Potential, basis: SplineBasis, cutoff: int = 0, types: Sequence[int] | None = None
+) -> float:
+    """The largest error of any embedding net's value or slope, half-way between the nodes; the device is asked once.
+
+    `types` are those that the data have.
+    """
     scale, descriptor = potential.scales[cutoff], potential.network.descriptor
-    fit, value_at = torch.as_tensor(basis.fit), torch.as_tensor(basis.values(basis.between))
-    slope_at = torch.as_tensor(basis.values(basis.between, slope=True))
-    nodes, between = (torch.as_tensor(basis.radial(x)) for x in (basis.nodes, basis.between))
-    radial_slope = torch.as_tensor(np.sqrt(np.square(basis.radial(basis.between)) + S0**2)) / basis.per_unit
-    worst = 0.0
-    types = seen_types(scale)
+    (fit, nodes), at = basis_constants(basis, potential.device), _between(basis, potential.device)
+    types = seen_types(scale) if types is None else types
+    errors = []
     for t in types:
-        mean, std = scale.mean[t].cpu(), scale.std_radial[t].cpu()
+        mean, std = scale.mean[t], scale.std_radial[t]
         for embedding in descriptor.embeddings(cutoff, t, types):
-            coefficients = fit @ _value_and_slope(embedding, (nodes - mean) / std)[0]
-            value, slope = _value_and_slope(embedding, (between - mean) / std)
-            slope = slope * (radial_slope / std)[:, None]
-            value_error = (value_at @ coefficients - value).abs().max()
-            slope_error = (slope_at @ coefficients - slope).abs().max() * basis.per_unit
-            worst = max(worst, float(value_error), float(slope_error))
+            coefficients = fit @ embedding.push_forward(((nodes - mean) / std).unsqueeze(1))[0]
+            value, slope = embedding.push_forward(((at.radial - mean) / std).unsqueeze(1))
+            slope = slope * (at.radial_slope / std)[:, None]
+            errors.append((at.value @ coefficients - value).abs().max())
+            errors.append((at.slope @ coefficients - slope).abs().max() * basis.per_unit)
+    worst = float(torch.stack(errors).max())
     return worst if np.isfinite(worst) else float("inf")
 
 
@@ -264,11 +294,6 @@ def measure_difference(
         force = max(force, float((expanded.force - exact.force).abs().max()))
         energy = max(energy, float(((expanded.energy - exact.energy) / per_frame).abs().max()))
     return Difference(frames, atoms, force, energy)
-
-
-def _value_and_slope(embedding: Embedding, z: Tensor) -> tuple[Tensor, Tensor]:
-    value, slope = embedding.push_forward(z.unsqueeze(1).to(next(embedding.net.parameters()).device))
-    return value.cpu(), slope.cpu()
 
 
 def _describe(intervals: int) -> str:
