@@ -77,14 +77,14 @@ class Aside:
 
 
 class MetaDevice(RecordingDevice):
-    """Tensors without numbers: whoever wants one, or mixes devices, fails. All that is fetched is taken to be one."""
+    """Tensors without numbers: whoever wants one, or mixes devices, fails. All that is fetched is taken to be zero."""
 
     def upload(self, array: NDArray) -> Tensor:
         with moving():
             return super().upload(array)
 
     def numbers(self, kept: Tensor) -> list[float]:
-        return [1.0] * kept.numel()
+        return [0.0] * kept.numel()
 
     def ahead(self, work: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def watched(item: Any) -> Aside:
