@@ -7,9 +7,11 @@ import signal
 
 from hypothesis import settings
 
-# How long an example takes says more about the machine than about the program.
-settings.register_profile("lockstep", deadline=None)
-settings.load_profile("lockstep")
+# How long an example takes says more about the machine than about the program. The same examples every time: `make
+# faults` is there to look for others.
+settings.register_profile("lockstep", deadline=None, derandomize=True)
+settings.register_profile("faults", deadline=None, max_examples=10_000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "lockstep"))
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 _UNSET = object()
 
 
@@ -31,7 +35,7 @@ class UserError(ValueError):
         lines = [f"{head}: {self.reason}" if head else self.reason]
         if self.remedy:
             lines.append(f"  remedy: {self.remedy}")
-        return "\n".join(lines)
+        return "\n".join(_clipped(line) for text in lines for line in text.splitlines() or [""])
 
 
 class InputError(UserError):
@@ -50,6 +54,46 @@ class ForeignModelError(CheckpointError):
     """A model that only DeePMD-kit's classes can evaluate; `where` is the file."""
 
 
+CONTENT_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What is raised where content is taken apart that is not what it should be."""
+
+
+@contextmanager
+def taken_apart(where: str | Path | None, remedy: str = "take an earlier one, or write it anew") -> Iterator[None]:
+    """Whatever goes wrong within is the fault of what the file holds, and is told so; without a file it is nobody's."""
+    try:
+        yield
+    except UserError:
+        raise
+    except CONTENT_ERRORS as error:
+        if where is None:
+            raise
+        raise CheckpointError(
+            f"its contents cannot be understood: {in_one_line(error)}", where=str(where), remedy=remedy
+        ) from error
+
+
+def in_one_line(error: BaseException) -> str:
+    """What an error of a library says, short enough for a screen."""
+    if isinstance(error, KeyError):
+        return f"there is no {_short(error.args[0] if error.args else '')}"
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return _clipped(line, 200)
+
+
+def _clipped(line: str, limit: int = 600) -> str:
+    return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
 def _short(value: object, limit: int = 120) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return _clipped(repr(value), limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
+from lockstep.checkpoint.format import Frozen, encode
 from runs import dp, folder_state, tiny_input, tiny_system, write_input
 
 Spoil = Callable[[Path], None]
@@ -146,6 +148,72 @@ def mixed_types(folder: Path) -> None:
     np.save(folder / "train" / "set.000" / "real_atom_types.npy", np.full((6, 6), 7))
 
 
+def padding(folder: Path) -> None:
+    np.save(folder / "train" / "set.000" / "real_atom_types.npy", np.full((6, 6), -1))
+
+
+def crafted_model(change: Callable[[h5py.File], object]) -> Case:
+    """A file that looks like a model of DeePMD-kit, and is none."""
+
+    def spoil(folder: Path) -> None:
+        with h5py.File(folder / "old.dp", "w") as file:
+            file["numbers"] = np.zeros((2, 2))
+            file.attrs["json"] = json.dumps({"model": {"@variables": {"out_bias": "/numbers"}}})
+            change(file)
+
+    return Case(("old.dp", "remedy"), spoil=spoil, arguments=("input.json", "--init-frz-model", "old.dp"))
+
+
+def relinked(file: h5py.File) -> None:
+    del file["numbers"]
+    file["numbers"] = h5py.SoftLink("/numbers")
+
+
+def boundless(file: h5py.File) -> None:
+    del file["numbers"]
+    file.create_dataset("numbers", (10**12,), "f8")
+
+
+def described(text: str) -> Callable[[h5py.File], None]:
+    return lambda file: file.attrs.__setitem__("json", text)
+
+
+def crafted_checkpoint(header: bytes, *words: str, length: int | None = None) -> Case:
+    """A file that looks like a checkpoint, and is none."""
+    data = struct.pack("<Q", len(header) if length is None else length) + header
+    return Case(
+        ("old.safetensors", *words),
+        spoil=lambda folder: (folder / "old.safetensors").write_bytes(data) and None,
+        arguments=("input.json", "--restart", "old.safetensors"),
+    )
+
+
+def signed_checkpoint(info: Any, *words: str) -> Case:
+    """A checkpoint with a checksum that is right."""
+
+    def spoil(folder: Path) -> None:
+        (folder / "old.safetensors").write_bytes(encode(Frozen(1, {}, json.dumps(info))))
+
+    return Case(("old.safetensors", *words), spoil=spoil, arguments=("input.json", "--restart", "old.safetensors"))
+
+
+def circular_hdf5(folder: Path) -> None:
+    with h5py.File(folder / "data.hdf5", "w") as file:
+        file["cu/again"] = file.create_group("cu/more")
+        file["cu/more/cu"] = file["cu"]
+
+
+def boundless_hdf5(folder: Path) -> None:
+    with h5py.File(folder / "data.hdf5", "w") as file:
+        file["cu/type.raw"] = [0, 0]
+        file.create_dataset("cu/set.000/coord.npy", (10**11, 6), "f8", chunks=(100, 6))
+
+
+def header_of_minus(folder: Path) -> None:
+    with (folder / "train" / "set.000" / "coord.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (-6, 18)})
+
+
 CASES: dict[str, Case] = {
     # the input file itself
     "no such input": Case(("nothing.json", "remedy"), arguments=("nothing.json",)),
@@ -171,7 +239,7 @@ CASES: dict[str, Case] = {
     "number in quotes": key("model__descriptor__rcut", "6.0", "number", "quotes"),
     "negative width": key("model__descriptor__neuron", [4, -8], "-8", "at least 1"),
     "zero steps": key("training__numb_steps", 0, "at least 1"),
-    "negative cutoff": key("model__descriptor__rcut", -6.0, "greater than 0"),
+    "negative cutoff": key("model__descriptor__rcut", -6.0, "at least 0.01"),
     "switch beyond cutoff": key("model__descriptor__rcut_smth", 4.0, "rcut", "smaller"),
     "sel of wrong length": key("model__descriptor__sel", [24], "1 entries", "2 types"),
     "sel of nonsense": key("model__descriptor__sel", "auto:abc", "auto:FACTOR"),
@@ -237,6 +305,62 @@ CASES: dict[str, Case] = {
         ("train", "energy", "force"),
         spoil=no_labels,
     ),
+    # absurd numbers and letters
+    "more steps than can be counted": key("training__numb_steps", 1e30, "at most 1e+15"),
+    "more epochs than can be counted": key("training__numb_epoch", 1e300, "at most 1e+09", training__numb_steps=None),
+    "a cutoff of nothing": key("model__descriptor__rcut", 1e-300, "at least 0.01", model__descriptor__rcut_smth=0),
+    "a cutoff of everything": key("model__descriptor__rcut", 1e300, "at most 1000"),
+    "a cutoff of too many images": key("model__descriptor__rcut", 900.0, "pairs within", "shorter cutoff"),
+    "a layer without end": key("model__fitting_net__neuron", [1e12], "at most 100000"),
+    "layers beyond all memory": Case(
+        ("model", "100000, 100000", "GB of memory are free", "narrower"),
+        {"model__fitting_net__neuron": [100_000, 100_000, 100_000]},
+    ),
+    "an axis without end": key("model__descriptor__axis_neuron", 1e18, "at most 100000"),
+    "slots without end": key("model__descriptor__sel", [1e15, 4], "up to 1000000"),
+    "a factor without end": key("model__descriptor__sel", "auto:" + "9" * 400, "from 1 to 100"),
+    "a batch without end": key(TD + "batch_size", 1e40, "auto:N"),
+    "a batch of too many digits": key(TD + "batch_size", "auto:" + "9" * 5000, "auto:N"),
+    "a block without end": key(TD + "auto_prob", "prob_sys_size;0:1:1e400", "not a finite number"),
+    "a timeout without end": key("training__timeout", 1e300, "at most 1e+08"),
+    "a seed without end": key("training__seed", 2**64, "less than"),
+    "more parameters than a frame": key("model__fitting_net__numb_fparam", 10**9, "at most 100000"),
+    "NUL in a system": key(TD + "systems", ["tra\0in"], "NUL"),
+    "NUL in a file name": key("training__disp_file", "lcurve\0.out", "NUL"),
+    "half a character": key("training__save_ckpt", "model\ud800", "half a character"),
+    "a name too long": key(TD + "systems", ["x" * 5000], "no such system"),
+    "a file name too long": Case(("training.disp_file",), {"training__disp_file": "x" * 5000}),
+    "a log's name too long": Case(("--log-path",), arguments=("input.json", "-l", "log" * 2000)),
+    "a name of defaults too long": Case(("--output",), arguments=("input.json", "-o", "out" * 2000)),
+    "a timeline's name too long": Case(("--timeline",), arguments=("input.json", "--timeline", "out" * 2000)),
+    "a model's name too long": Case(("old",), arguments=("input.json", "--init-frz-model", "old" * 2000)),
+    "a checkpoint's name too long": Case(("old",), arguments=("input.json", "--restart", "old" * 2000)),
+    "brackets without end": raw_input("[" * 100_000, "nested too deeply"),
+    "digits without end": raw_input('{"training": {"numb_steps": ' + "9" * 10_000 + "}}", "cannot be parsed"),
+    "sections in sections": raw_input('{"model":' * 60 + "1" + "}" * 60, "nested too deeply"),
+    # crafted files
+    "frames of padding alone": file_case(padding, "real_atom_types.npy", "no atoms", "padding"),
+    "types of too many digits": text_file("type.raw", "0 0 1 1 0 " + "9" * 40, "type numbers"),
+    "types of far too many digits": text_file("type.raw", "0 0 1 1 0 " + "9" * 5000, "type numbers"),
+    "fewer frames than none": file_case(header_of_minus, "coord.npy", "(-6, 18)"),
+    "data linked in a circle": file_case(circular_hdf5, "data.hdf5", "type.raw", **{TD + "systems": ["data.hdf5"]}),
+    "data of any size": file_case(boundless_hdf5, "coord.npy", "bytes", **{TD + "systems": ["data.hdf5"]}),
+    "a model of any size": crafted_model(boundless),
+    "a model linked to itself": crafted_model(relinked),
+    "a model of deep JSON": crafted_model(described('{"a":' * 5000 + "1" + "}" * 5000)),
+    "a model of many digits": crafted_model(described('{"model": ' + "9" * 10_000 + "}")),
+    "a model in lists": crafted_model(described('{"model": [["type", "standard"]]}')),
+    "a model that is a list": crafted_model(described("[]")),
+    "a checkpoint of deep JSON": crafted_checkpoint(b'{"a":' * 20_000, "header"),
+    "a checkpoint longer than itself": crafted_checkpoint(b"{}", "header", length=2**63),
+    "a checkpoint in lists": crafted_checkpoint(b'{"__metadata__": []}', "header"),
+    "a checkpoint of a late version": crafted_checkpoint(
+        b'{"__metadata__": {"format": "lockstep-checkpoint", "version": "' + b"9" * 5000 + b'"}}', "version 999"
+    ),
+    "a checkpoint of no step": signed_checkpoint({"step": "one"}, "not the number of a step"),
+    "a checkpoint of too many steps": signed_checkpoint({"step": 10**300}, "not the number of a step"),
+    "a checkpoint of a list": signed_checkpoint([1, 2], "cannot be understood"),
+    "a checkpoint of a listed input": signed_checkpoint({"step": 1, "input": []}, "input is not an object"),
     # files of the run
     "no such checkpoint": Case(
         ("model.ckpt", "no such checkpoint"), arguments=("input.json", "--restart", "model.ckpt")

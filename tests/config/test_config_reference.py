@@ -29,7 +29,7 @@ def test_every_key_of_the_dump_is_documented():
 def test_markdown_tells_type_default_aliases_and_meaning():
     text = reference_markdown()
     assert "## model.descriptor (type se_e2_a)" in text
-    assert "- `rcut` (number (above 0), default `6.0`): Cut-off radius in angstrom." in text
+    assert "- `rcut` (number (at least 0.01, at most 1000), default `6.0`): Cut-off radius in angstrom." in text
     assert "Also: `stop_batch`, `num_step`, `num_steps`, `numb_step`." in text
     assert "- `type` (`cosine`, required)" in text
     assert '- `type` (`exp`, default `"exp"`)' in text
@@ -51,7 +51,7 @@ def test_schema_of_a_union_needs_the_type_except_for_the_default():
 
 
 def test_schema_has_the_limits():
-    assert input_schema()["$defs"]["SeE2AConfig"]["properties"]["rcut"]["exclusiveMinimum"] == 0
+    assert input_schema()["$defs"]["SeE2AConfig"]["properties"]["rcut"]["minimum"] == 0.01
 
 
 @pytest.mark.parametrize(

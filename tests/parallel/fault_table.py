@@ -16,9 +16,9 @@ log named the worker and the step, no process was left, and the last checkpoint 
 "finished", the run went on by itself to its end.
 
 `kill`, `term`, `usr1` and `stop` are the signals SIGKILL, SIGTERM, SIGUSR1 and SIGSTOP, `twice` is SIGTERM and again;
-after `term` and `usr1` while it trains, a run saves the step that it is in. `raise` is an error in Python; `loss` is a
-loss that is not a finite number; `read` is a frame that cannot be read; `slow` is a worker that does nothing for twelve
-seconds where it may wait for a disk. Seconds are from the fault to the end of the job.
+after `term` and `usr1` while it trains, a run saves the step that it is in. `raise` is an error in Python; `loss`
+and `gradient` are such that are not finite numbers; `read` is a frame that cannot be read; `slow` is a worker that does
+nothing for twelve seconds where it may wait for a disk. Seconds are from the fault to the end of the job.
 
 """
 
@@ -41,7 +41,7 @@ def split(case: str) -> list[str]:
 def order(row: dict[str, str]) -> tuple[int, str]:
     """The matrix first, in the order in which it is written; what stands alone after it."""
     launcher, fault, place, rank = split(row["case"])
-    kinds = ("kill", "term", "usr1", "twice", "stop", "raise", "loss", "read", "slow")
+    kinds = ("kill", "term", "usr1", "twice", "stop", "raise", "loss", "gradient", "read", "slow")
     places = ("start", "step", "validating", "saving")
     place_number = places.index(place) if place in places else 9
     return (

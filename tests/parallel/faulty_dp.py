@@ -1,9 +1,9 @@
 """`dp`, with a fault on one rank: FAULT="KIND PLACE RANK [ATTEMPTS]" in the environment says which, where and on whom.
 
-Kinds: kill, term, usr1, stop (the signals), twice (SIGTERM, and again), raise (an error in Python), loss (one that is
-not finite), read (a frame that cannot be read), slow (twelve seconds in which nothing happens). Places: start (while
-the data are surveyed), step (the eighth), saving (the second checkpoint), validating (the third time). FAULT_FILE gets
-the time of the fault. RANK may be "all".
+Kinds: kill, term, usr1, stop (the signals), twice (SIGTERM, and again), raise (an error in Python), loss and gradient
+(one that is not finite), read (a frame that cannot be read), slow (twelve seconds in which nothing happens). Places:
+start (while the data are surveyed), step (the eighth), saving (the second checkpoint), validating (the third time).
+FAULT_FILE gets the time of the fault. RANK may be "all".
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,8 @@ def prepare(kind: str, place: str, rank: int) -> None:
     def act() -> None:
         break_down(kind)
 
-    if kind == "loss":
-        spoil_loss(AT["step"])
+    if kind in ("loss", "gradient"):
+        spoil_loss(AT["step"], kind)
     elif kind == "read":
         before(Trainer, "step", lambda: before(DataSet, "read", act, 1), AT["step"])
     elif place == "start":
@@ -93,8 +94,9 @@ def fail_while_writing(act: Callable[[], None]) -> None:
     checkpoint_module.write_atomically = write
 
 
-def spoil_loss(step: int) -> None:
-    """A label of this rank's micro-batch of `step` is so large that its square is not a number."""
+def spoil_loss(step: int, kind: str) -> None:
+    """A label of this rank's micro-batch of `step` is so large that its square is not a number; or the loss is a number
+    as any other, and its derivative is not."""
     method, calls = EnergyLoss.__call__, count(1)
 
     def loss(self: EnergyLoss, prediction: Any, labels: Any, *rest: Any) -> Any:
@@ -103,6 +105,9 @@ def spoil_loss(step: int) -> None:
 
         if torch.is_grad_enabled() and next(calls) == step:
             Path(os.environ["FAULT_FILE"]).write_text(repr(time.time()))
+            if kind == "gradient":
+                terms = method(self, prediction, labels, *rest)
+                return replace(terms, total=terms.total + (0 * prediction.energy.sum()).abs().sqrt())
             labels = {**labels, "force": torch.full_like(labels["force"], 1e200)}
         return method(self, prediction, labels, *rest)
 

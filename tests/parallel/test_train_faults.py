@@ -61,12 +61,15 @@ def everything() -> list[Case]:
         if kind != "term" or place == "start"
     ]
     cases += [Case(launchers[rank % 2], "twice", "step", rank) for rank in range(3)]
-    return cases + [Case(launchers[rank % 2], kind, "step", rank) for kind in ("loss", "read") for rank in range(3)]
+    return cases + [
+        Case(launchers[rank % 2], kind, "step", rank) for kind in ("loss", "gradient", "read") for rank in range(3)
+    ]
 
 
 SELECTION = [
     Case("mpirun", "kill", "saving", 0),
     Case("mpirun", "loss", "step", 1),
+    Case("torchrun", "gradient", "step", 1),
     Case("mpirun", "read", "step", 1),
     Case("torchrun", "stop", "start", 1),
     Case("torchrun", "raise", "validating", 1),

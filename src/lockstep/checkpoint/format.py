@@ -19,10 +19,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from lockstep.errors import CheckpointError
+from lockstep.errors import CONTENT_ERRORS, CheckpointError, in_one_line, taken_apart
 
 FORMAT = "lockstep-checkpoint"
 VERSION = 1
+_LAST_STEP, _DIGITS = 10**15, 9
 
 _CONVERT = (
     "train from its weights instead: with DeePMD-kit, dp convert-backend {name} model.dp;"
@@ -73,12 +74,27 @@ def read_checkpoint(path: Path) -> Checkpoint:
     _refuse_newer(metadata, path)
     try:
         tensors = safetensors.torch.load(data)
-    except (SafetensorError, ValueError, RuntimeError) as error:
-        raise DamagedCheckpointError(f"the tensors cannot be read ({error})", where=str(path)) from error
-    if metadata.pop("sha256", None) != _checksum(tensors, metadata):
+        checksum = _checksum(tensors, {key: value for key, value in metadata.items() if key != "sha256"})
+    except (SafetensorError, *CONTENT_ERRORS) as error:
+        reason = f"the tensors cannot be read ({in_one_line(error)})"
+        raise DamagedCheckpointError(reason, where=str(path)) from error
+    if metadata.get("sha256") != checksum:
         raise DamagedCheckpointError("the checksum does not match the contents", where=str(path))
-    info = json.loads(metadata["info"])
-    return Checkpoint(info.pop("step"), tensors, info, path)
+    with taken_apart(path):
+        step, info = _step_and_info(metadata["info"])
+        return Checkpoint(step, tensors, info, path)
+
+
+def _step_and_info(text: str) -> tuple[int, dict[str, Any]]:
+    """A checkpoint's JSON, of which the parts that others rely on are what they should be."""
+    info = json.loads(text)
+    step = info.pop("step")
+    if type(step) is not int or not 0 <= step <= _LAST_STEP:
+        raise ValueError(f"{str(step)[:_DIGITS]!r} is not the number of a step")
+    for key in ("input", "stream", "pace", "spectral", "aliases"):
+        if not isinstance(info.get(key, {}), dict | None):
+            raise TypeError(f"{key} is not an object")
+    return step, info
 
 
 @dataclass(frozen=True)
@@ -121,14 +137,7 @@ def _metadata(data: bytes, path: Path) -> dict[str, str]:
         header = json.loads(data[8 : 8 + length])
         metadata = header["__metadata__"]
         return {key: str(value) for key, value in metadata.items()}
-    except (
-        struct.error,
-        ValueError,
-        OverflowError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as error:
+    except (struct.error, *CONTENT_ERRORS) as error:
         reason = "the header cannot be read: truncated, or not a checkpoint" if data else "the file is empty"
         raise DamagedCheckpointError(reason, where=str(path)) from error
 
@@ -147,9 +156,9 @@ def _refuse_pickle(data: bytes, path: Path) -> None:
 
 def _refuse_newer(metadata: Mapping[str, str], path: Path) -> None:
     version = metadata.get("version", "")
-    if version.isdecimal() and int(version) > VERSION:
+    if version.isdecimal() and (len(version) > _DIGITS or int(version) > VERSION):
         raise CheckpointError(
-            f"has format version {version}, this program reads up to version {VERSION}",
+            f"has format version {version[:_DIGITS]}, this program reads up to version {VERSION}",
             where=str(path),
             remedy="update the program to the version that wrote it",
         )

@@ -26,9 +26,11 @@ from lockstep.config.section import (
     NonNegative,
     Number,
     Positive,
+    Radius,
     Section,
     Seed,
     Tags,
+    Width,
     is_count,
     wrong,
 )
@@ -36,26 +38,28 @@ from lockstep.config.section import (
 Sel = str | tuple[int, ...] | int
 """Slots for each neighbour type, or for all types together; or `auto` and `auto:FACTOR`."""
 Chosen = TypeVar("Chosen", bound="DescriptorConfig")
+_MOST_SLOTS, _MOST_ROOM = 1_000_000, 100
+"""Beyond these numbers of neighbours, and these factors for more of them, it is a slip of the pen."""
 TypePair = tuple[NaturalNumber, NaturalNumber]
 
 
 def _sel(value: Any) -> Any:
     if isinstance(value, str):
         match = re.fullmatch(r"auto(?::(\d+(?:\.\d*)?))?", value)
-        if match and (match[1] is None or float(match[1]) >= 1):
+        if match and (match[1] is None or 1 <= float(match[1]) <= _MOST_ROOM):
             return value
-        raise wrong("expected 'auto', 'auto:FACTOR' with a factor of at least 1, or one number per type")
+        raise wrong("expected 'auto', 'auto:FACTOR' with a factor from 1 to 100, or one number per type")
     if not isinstance(value, list | tuple):
         raise wrong("expected 'auto', 'auto:FACTOR', or a list with one number per type")
-    if not all(map(is_count, value)):
-        raise wrong("each entry must be a positive integer: the most neighbours of that type to expect")
+    if not all(is_count(each, _MOST_SLOTS) for each in value):
+        raise wrong("each entry must be a positive integer up to 1000000: the most neighbours of that type to expect")
     return tuple(map(int, value))
 
 
 def _shared_sel(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return sum(_sel(value))
-    return int(value) if is_count(value) else _sel(value)
+    return int(value) if is_count(value, _MOST_SLOTS) else _sel(value)
 
 
 def _spectral(value: Any) -> Any:
@@ -113,7 +117,7 @@ class OneCutoff(DescriptorConfig):
     sel: Annotated[Sel, BeforeValidator(_sel)] = "auto"
     """Most neighbours expected within `rcut`, one number per type; `auto` or `auto:FACTOR` counts them in the
     data and multiplies by 1.1 or by FACTOR."""
-    rcut: Positive = 6.0
+    rcut: Radius = 6.0
     """Cut-off radius in angstrom."""
     rcut_smth: NonNegative = 0.5
     """Radius in angstrom from which the weight of a neighbour falls smoothly to zero at `rcut`."""
@@ -192,7 +196,7 @@ class SeE2AConfig(OneCutoff):
 
     type: Literal["se_e2_a"] = "se_e2_a"
     """The descriptor: two-body embedding with full information."""
-    axis_neuron: Annotated[Count, Aliases("n_axis_neuron")] = 4
+    axis_neuron: Annotated[Width, Aliases("n_axis_neuron")] = 4
     """Number of columns of the embedding that make the second axis of the descriptor."""
     type_one_side: Flag = False
     """One embedding net per neighbour type, instead of one per pair of centre and neighbour types."""
@@ -220,7 +224,7 @@ class _Atten(OneCutoff):
     sel: Annotated[str | int, BeforeValidator(_shared_sel)] = "auto"
     """Most neighbours expected within `rcut`, whatever their type: a number, or a list of which the sum counts; `auto`
     or `auto:FACTOR` counts them in the data and multiplies by 1.1 or by FACTOR."""
-    axis_neuron: Annotated[Count, Aliases("n_axis_neuron")] = 4
+    axis_neuron: Annotated[Width, Aliases("n_axis_neuron")] = 4
     """Number of columns of the embedding that make the second axis of the descriptor."""
     type_one_side: Flag = False
     """The embedding net sees the type of the neighbour only, not that of the centre too."""
@@ -240,7 +244,7 @@ class _Atten(OneCutoff):
     """Normalise the hidden vectors of the attention layers."""
     temperature: Number | None = None
     """Scale of attention weights, in place of that by width and `scaling_factor`."""
-    tebd_dim: Count = 8
+    tebd_dim: Width = 8
     """Width of the type embedding."""
     use_econf_tebd: Flag = False
     """Make the type embedding from the elements' electronic configurations; types are then named after elements."""

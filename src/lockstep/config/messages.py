@@ -35,8 +35,11 @@ def _entries(bound: str, wanted: int, found: int) -> str:
 
 def translate(error: ValidationError, walk: Walk, clean: dict[str, Any]) -> Iterator[Problem]:
     """Yield the problems behind pydantic's `error`, without those in parts the walk gave up on."""
-    for details in error.errors():
+    every = error.errors()
+    for details in every:
         location = _without_tags(details["loc"], clean)
+        if details["type"] == "too_short" and any(other["loc"][:-1] == details["loc"] for other in every):
+            continue  # Only what is right is counted, and what is wrong is told already.
         if not any(location[: len(place)] == place for place in walk.abandoned):
             yield from _problems(details, location, walk)
 

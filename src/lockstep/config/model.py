@@ -15,9 +15,9 @@ from lockstep.config.nets import Activation, Precision, Widths
 from lockstep.config.section import (
     Aliases,
     Count,
+    FewNumbers,
     Finding,
     Flag,
-    NaturalNumber,
     NonNegative,
     Number,
     Section,
@@ -41,9 +41,9 @@ class EnergyFittingConfig(Section):
 
     type: Literal["ener"] = "ener"
     """The quantity fitted: the energy."""
-    numb_fparam: NaturalNumber = 0
+    numb_fparam: FewNumbers = 0
     """How many parameters each frame brings in `fparam.npy`."""
-    numb_aparam: NaturalNumber = 0
+    numb_aparam: FewNumbers = 0
     """How many parameters each atom brings in `aparam.npy`."""
     neuron: Annotated[Widths, Aliases("n_neuron")] = (120, 120, 120)
     """Widths of the hidden layers of the fitting net."""
@@ -82,7 +82,7 @@ class ModelConfig(Section):
 
     type: Literal["standard"] = "standard"
     """The kind of model: a descriptor followed by a fitting net."""
-    type_map: Annotated[tuple[Text, ...], Field(min_length=1)]
+    type_map: Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
     """Names of the atom types, in the order of their numbers."""
     descriptor: Annotated[DescriptorConfig, Tags(None, unsupported.DESCRIPTOR_TYPES, OTHER_NAMES, DESCRIPTORS)]
     """How the surroundings of an atom are described."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from lockstep.config.section import Count, wrong
+from lockstep.config.section import Width, wrong
 
 ACTIVATIONS = (
     "tanh",
@@ -27,7 +27,7 @@ _LATER_PRECISIONS = ("float16", "bfloat16")
 
 def _activation(value: Any) -> Any:
     name = value.lower() if isinstance(value, str) else value
-    if name in ACTIVATIONS or (isinstance(name, str) and re.fullmatch(r"silut:\d+(\.\d*)?", name)):
+    if name in ACTIVATIONS or (isinstance(name, str) and re.fullmatch(r"silut:\d{1,9}(\.\d*)?", name)):
         return name
     raise wrong(f"expected one of {', '.join(ACTIVATIONS)}, or silut:N with a number N")
 
@@ -40,4 +40,4 @@ def _precision(value: Any) -> Any:
 
 Activation = Annotated[str, BeforeValidator(_activation)]
 Precision = Annotated[Literal["default", "float32", "float64"], BeforeValidator(_precision)]
-Widths = Annotated[tuple[Count, ...], Field(min_length=1)]
+Widths = Annotated[tuple[Width, ...], Field(min_length=1, max_length=1000)]

@@ -13,8 +13,9 @@ import yaml
 
 from lockstep.config.problem import Problem, combine
 from lockstep.config.section import is_comment
-from lockstep.errors import InputError
+from lockstep.errors import InputError, in_one_line
 
+_DEEPEST, _MOST_VALUES = 50, 1_000_000
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
 
@@ -71,9 +72,34 @@ def read_file(path: Path) -> Any:
         raise InputError("the file is empty", where=str(path), remedy="name an input file in JSON or YAML")
     parse = parse_yaml if path.suffix.lower() in (".yaml", ".yml") else parse_json
     try:
-        return parse(text, str(path))
+        data = parse(text, str(path))
     except RecursionError:
-        raise InputError("brackets are nested too deeply", where=str(path)) from None
+        raise _too_deep(str(path)) from None
+    _refuse_boundless(data, str(path))
+    return data
+
+
+def _refuse_boundless(data: Any, source: str) -> None:
+    """Stop at depths that no section has, and at YAML's aliases where they unfold without end."""
+    level, values = [data], 0
+    for _ in range(_DEEPEST):
+        level = [
+            member
+            for each in level
+            if isinstance(each, dict | list | tuple | set)
+            for member in (each.values() if isinstance(each, dict) else each)
+        ]
+        values += len(level)
+        if values > _MOST_VALUES:
+            reason = f"unfolds to more than {_MOST_VALUES} values"
+            raise InputError(reason, where=source, remedy="name folders of systems, and use fewer aliases")
+        if not level:
+            return
+    raise _too_deep(source)
+
+
+def _too_deep(source: str) -> InputError:
+    return InputError("brackets are nested too deeply", where=source, remedy="check the brackets")
 
 
 def parse_json(text: str, source: str) -> Any:
@@ -85,7 +111,7 @@ def parse_json(text: str, source: str) -> Any:
         raise _syntax_error(text, position, source, reason, remedy) from None
     except ValueError as error:
         # Python refuses to convert integers of thousands of digits.
-        raise InputError(f"cannot be parsed: {error}", where=source) from None
+        raise _unparsed(error, source) from None
     except _RepeatedKeyError as error:
         # Tabs are white space in JSON but not in YAML, whose parser is the one that knows positions.
         node = yaml.compose(text.replace("\t", " "), Loader=_Loader)
@@ -97,7 +123,7 @@ def parse_json(text: str, source: str) -> Any:
 
 def parse_yaml(text: str, source: str) -> Any:
     """Parse one YAML document of plain data; `source` names the text in errors."""
-    loader = _Loader(text)
+    loader = _loader(text, source)
     try:
         node = loader.get_single_node()
         repeated = _repeated(node, source) if node is not None else None
@@ -111,9 +137,21 @@ def parse_yaml(text: str, source: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"cannot be parsed: {error}", where=source) from None
+        raise _unparsed(error, source) from None
     finally:
         loader.dispose()
+
+
+def _unparsed(error: Exception, source: str) -> InputError:
+    return InputError(f"cannot be parsed: {in_one_line(error)}", where=source, remedy="correct or shorten that value")
+
+
+def _loader(text: str, source: str) -> _Loader:
+    try:
+        return _Loader(text)
+    except yaml.reader.ReaderError as error:
+        reason = f"a character that YAML does not allow: {chr(error.character)!r}"
+        raise _syntax_error(text, error.position, source, reason, "remove it") from None
 
 
 def _yaml_remedy(reason: str) -> str:

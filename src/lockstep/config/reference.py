@@ -23,6 +23,8 @@ any level. A key that is not listed here is refused. So is one that DeePMD-kit k
 support yet, unless its value is DeePMD-kit's default, which changes nothing.
 """
 _NAMES = {int: "integer", float: "number", bool: "true or false", str: "text", type(None): "null"}
+_NOT_TOLD = 1e8
+"""Limits from here on are met by a slip of the pen only."""
 _SIGNS = {Gt: ("above", "gt"), Ge: ("at least", "ge"), Lt: ("below", "lt"), Le: ("at most", "le")}
 
 
@@ -182,4 +184,6 @@ def _limits(metadata: tuple[Any, ...]) -> Iterator[str]:
             yield "not empty"
         elif type(item) in _SIGNS:
             word, attribute = _SIGNS[type(item)]
-            yield f"{word} {getattr(item, attribute):g}"
+            limit = getattr(item, attribute)
+            if limit < _NOT_TOLD:
+                yield f"{word} {limit:g}"

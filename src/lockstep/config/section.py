@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -79,6 +80,10 @@ def wrong(reason: str, remedy: str = "") -> PydanticCustomError:
     return PydanticCustomError("words", "{reason}", {"reason": reason, "remedy": remedy})
 
 
+LARGEST = 10**15
+"""Of what is counted: whatever it is multiplied by, 64 bits hold it."""
+
+
 def _integral(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong("expected an integer", _unquote(value))
@@ -121,7 +126,29 @@ _FLAGS = {"true": ("on", "yes", "y", "1"), "false": ("off", "no", "n", "0")}
 def _text(value: Any) -> Any:
     if not isinstance(value, str):
         raise wrong("expected text in quotes")
+    refuse_strange_letters(value)
     return value
+
+
+def _file_name(value: Any) -> Any:
+    text = os.fsencode(_text(value))
+    # Room is left for the number of a step, a suffix, and the mark of a file that is being written.
+    if len(text) > _LONGEST_PATH or max(map(len, text.split(b"/"))) > _LONGEST_NAME:
+        raise wrong("is too long for the name of a file", f"use names of at most {_LONGEST_NAME} letters")
+    return value
+
+
+_LONGEST_PATH, _LONGEST_NAME = 4000, 200
+
+
+def refuse_strange_letters(text: str) -> None:
+    """Stop at what neither a path nor a log can hold: NUL, and halves of characters (JSON's `\\ud800`)."""
+    if "\0" in text:
+        raise wrong("holds a NUL character, which no path can", "remove the \\u0000")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise wrong("holds half a character", "write the character itself, in UTF-8") from None
 
 
 def _unquote(value: Any) -> str:
@@ -139,11 +166,17 @@ NonNegative = Annotated[float, Field(ge=0), BeforeValidator(_real)]
 Fraction = Annotated[float, Field(ge=0, le=1), BeforeValidator(_real)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(_real)]
 FractionBelowOne = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_real)]
-NaturalNumber = Annotated[int, Field(ge=0), BeforeValidator(_integral)]
-Count = Annotated[int, Field(ge=1), BeforeValidator(_integral)]
+NaturalNumber = Annotated[int, Field(ge=0, le=LARGEST), BeforeValidator(_integral)]
+Count = Annotated[int, Field(ge=1, le=LARGEST), BeforeValidator(_integral)]
+Width = Annotated[int, Field(ge=1, le=100_000), BeforeValidator(_integral)]
+FewNumbers = Annotated[int, Field(ge=0, le=100_000), BeforeValidator(_integral)]
+Radius = Annotated[float, Field(ge=0.01, le=1000), BeforeValidator(_real)]
+Seconds = Annotated[float, Field(gt=0, le=1e8), BeforeValidator(_real)]
+Passes = Annotated[float, Field(gt=0, le=1e9), BeforeValidator(_real)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Text = Annotated[str, Field(min_length=1), BeforeValidator(_text)]
-Seed = NaturalNumber | None
+FileName = Annotated[str, Field(min_length=1), BeforeValidator(_file_name)]
+Seed = Annotated[int, Field(ge=0, lt=2**64), BeforeValidator(_integral)] | None
 
 
 def is_positive(value: Any) -> bool:
@@ -151,9 +184,9 @@ def is_positive(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
 
 
-def is_count(value: Any) -> bool:
-    """Whether a raw value is a positive integer, possibly written as a float."""
-    return is_positive(value) and value % 1 == 0
+def is_count(value: Any, largest: int = LARGEST) -> bool:
+    """Whether a raw value is a positive integer up to `largest`, possibly written as a float."""
+    return is_positive(value) and value % 1 == 0 and value <= largest
 
 
 class Section(BaseModel):

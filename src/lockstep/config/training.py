@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
@@ -12,15 +13,18 @@ from lockstep.config import unsupported
 from lockstep.config.section import (
     Aliases,
     Count,
+    FileName,
     Finding,
     Flag,
     NonNegative,
     Number,
-    Positive,
+    Passes,
+    Seconds,
     Section,
     Seed,
     Text,
     is_count,
+    refuse_strange_letters,
     wrong,
 )
 
@@ -32,6 +36,7 @@ def _systems(value: Any) -> Any:
     paths = [value] if isinstance(value, str) else value
     if not isinstance(paths, list | tuple) or not all(isinstance(path, str) and path for path in paths):
         raise wrong("expected a path in quotes, or a list of paths")
+    refuse_strange_letters("".join(paths))
     if not paths:
         raise wrong("the list is empty", "name at least one data system")
     return value
@@ -41,7 +46,7 @@ def _batch_size(value: Any) -> Any:
     if isinstance(value, str):
         if re.fullmatch(r"(mixed|mix):\d+", value):
             raise wrong("not supported yet", _BATCH_SIZE.replace("expected", "use"))
-        if re.fullmatch(r"auto|(auto|max|filter):0*[1-9]\d*", value):
+        if re.fullmatch(r"auto|(auto|max|filter):0*[1-9]\d{0,14}", value):
             return value
         raise wrong(_BATCH_SIZE)
     sizes = value if isinstance(value, list | tuple) else [value]
@@ -68,7 +73,13 @@ def _block_weight(block: str) -> float:
         raise wrong(f"block {block!r} is not FIRST:END:WEIGHT, such as 0:2:0.5")
     if int(match[1]) >= int(match[2]):
         raise wrong(f"block {block!r} is empty", "END is the number after the last system of the block")
-    return float(match[3])
+    weight = float(match[3])
+    if not math.isfinite(weight):
+        raise wrong(
+            f"the weight of block {block!r} is not a finite number",
+            "give the weights that blocks have beside each other",
+        )
+    return weight
 
 
 def _sys_probs(value: Any) -> Any:
@@ -167,15 +178,15 @@ class TrainingConfig(Section):
     """The data to validate on; null for none."""
     numb_steps: Annotated[Count | None, Aliases("stop_batch", "num_step", "num_steps", "numb_step")] = None
     """Number of training steps; either this or `numb_epoch`."""
-    numb_epoch: Annotated[Positive | None, Aliases("num_epochs", "num_epoch", "numb_epochs")] = None
+    numb_epoch: Annotated[Passes | None, Aliases("num_epochs", "num_epoch", "numb_epochs")] = None
     """Number of passes over the training data, possibly fractional; either this or `numb_steps`."""
     seed: Seed = None
     """Seed of the order in which training data are drawn; null draws a new one."""
-    stat_file: Text | None = None
+    stat_file: FileName | None = None
     """Where statistics of the data are kept for the next run: an HDF5 file (.h5, .hdf5) or a directory."""
     stat_file_mode: Literal["update", "read"] = "update"
     """`update` adds missing statistics to `stat_file`; `read` needs them complete and never writes."""
-    disp_file: Text = "lcurve.out"
+    disp_file: FileName = "lcurve.out"
     """The file of the learning curve."""
     disp_freq: Count = 1000
     """Write a line of the learning curve every this many steps."""
@@ -187,21 +198,21 @@ class TrainingConfig(Section):
     """Whether to log how long the steps take."""
     save_freq: Count = 1000
     """Save a checkpoint every this many steps."""
-    save_ckpt: Text = "model.ckpt"
+    save_ckpt: FileName = "model.ckpt"
     """Path and beginning of the name of checkpoint files."""
-    save_dir: Text | None = None
+    save_dir: FileName | None = None
     """Directory for the checkpoint files, made if it does not exist; null for that of `save_ckpt`."""
     max_ckpt_keep: Count = 5
     """How many of the latest checkpoints are kept."""
     tensorboard: Flag = False
     """Whether to write events for TensorBoard."""
-    tensorboard_log_dir: Text = "log"
+    tensorboard_log_dir: FileName = "log"
     """Directory of the TensorBoard events."""
     tensorboard_freq: Count = 1
     """Write TensorBoard events every this many steps."""
     profiling: Flag = False
     """Whether to write a timeline of what every rank does, for chrome://tracing or Perfetto."""
-    profiling_file: Text = "timeline.json"
+    profiling_file: FileName = "timeline.json"
     """The file of the timeline."""
     gradient_max_norm: NonNegative = 0.0
     """Scale the gradient down to this norm when it is longer; 0 leaves it alone."""
@@ -221,7 +232,7 @@ class TrainingConfig(Section):
     """Memory in MB in which each rank keeps neighbour lists from one pass over the data to the next; `auto` is a
     quarter of what is free within the limits of the job, shared among the ranks of a node. The environment variable
     DP_CACHE_MEMORY wins."""
-    timeout: Positive = 60.0
+    timeout: Seconds = 60.0
     """Seconds a rank waits in a step for the others before the job is ended; LOCKSTEP_TIMEOUT has precedence."""
 
     @property

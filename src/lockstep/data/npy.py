@@ -9,13 +9,15 @@ import os
 import threading
 from collections import OrderedDict
 from functools import lru_cache
+from tokenize import TokenError
 
 import numpy as np
 
 from lockstep.data.store import REWRITE, ArrayFormat, Header, refuse_non_numbers
-from lockstep.errors import DataError
+from lockstep.errors import CONTENT_ERRORS, DataError, in_one_line
 
 _FIRST_BYTES = 256  # numpy pads the headers of plain arrays to 128 bytes
+_LONGEST_HEADER = 1 << 16
 _OPEN_FILES = 128
 
 
@@ -56,6 +58,8 @@ def read_header(path: str) -> Header:
         try:
             head = os.read(descriptor, _FIRST_BYTES)
             length = _header_length(head, path)
+            if length > _LONGEST_HEADER:
+                raise DataError("its npy header cannot be read (it is too long)", where=path, remedy=REWRITE)
             if length > len(head):
                 head += os.read(descriptor, length - len(head))
             size = os.fstat(descriptor).st_size
@@ -65,8 +69,11 @@ def read_header(path: str) -> Header:
         raise _unreadable(path, error) from error
     try:
         header = _parse(head[:length])
-    except (ValueError, SyntaxError, TypeError) as error:
-        raise DataError(f"its npy header cannot be read ({error})", where=path, remedy=REWRITE) from error
+        if any(length < 0 for length in header.shape):
+            raise ValueError(f"shape {header.shape}")
+    except (SyntaxError, TokenError, *CONTENT_ERRORS) as error:
+        reason = f"its npy header cannot be read ({in_one_line(error)})"
+        raise DataError(reason, where=path, remedy=REWRITE) from error
     refuse_non_numbers(header, path)
     if size < header.end:
         raise DataError(

@@ -185,11 +185,14 @@ def _check(header: Header, file: str, array: Array, natoms: int, n_frames: int) 
     )
 
 
+_MOST_TYPES = 1 << 31
+
+
 def _integers(raw: bytes, where: str) -> np.ndarray:
     words = _words(raw)
     try:
-        numbers = np.array([int(word) if word.isdigit() else float(word) for word in words])
-        valid = np.isfinite(numbers).all() and (numbers == np.floor(numbers)).all()
+        numbers = np.array([float(word) for word in words])
+        valid = (np.abs(numbers) < _MOST_TYPES).all() and (numbers == np.floor(numbers)).all()
     except ValueError:
         valid = False
     if not valid:

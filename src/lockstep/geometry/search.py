@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.errors import UserError
+
 Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 """Centre and neighbour of each pair, and the vector from one to the other."""
+_MOST_PAIRS = 1e8
+"""In one frame: several GB."""
 
 
 def all_pairs(coord: NDArray, cell: NDArray | None, rcut: float) -> Found:
@@ -19,5 +25,21 @@ def all_pairs(coord: NDArray, cell: NDArray | None, rcut: float) -> Found:
     # One thread: frames are small and already spread over the loader's threads and the ranks.
     search = NeighborList(cutoff=rcut, full_list=True, n_threads=1)
     box = np.zeros((3, 3)) if cell is None else np.ascontiguousarray(cell)
+    if cell is not None:
+        _refuse_too_many(len(coord), box, rcut)
     i, j, vector = search.compute(np.ascontiguousarray(coord), box, cell is not None, quantities="ijD")
     return i.astype(np.int64), j.astype(np.int64), vector
+
+
+def _refuse_too_many(n_atoms: int, cell: NDArray, rcut: float) -> None:
+    """Stop before the images of a small cell within a large cutoff take all memory."""
+    volume = abs(float(np.dot(cell[0], np.cross(cell[1], cell[2]))))
+    pairs = n_atoms**2 * 4 / 3 * math.pi * rcut**3 / max(volume, 1e-30)
+    if pairs > _MOST_PAIRS:
+        raise UserError(
+            f"a frame of {n_atoms} atoms in {volume:.3g} cubic Angstrom has some {pairs:.1e} pairs within {rcut:g}"
+            " Angstrom",
+            where="model.descriptor.rcut",
+            value=rcut,
+            remedy="use a shorter cutoff; 6 to 9 Angstrom are usual",
+        )

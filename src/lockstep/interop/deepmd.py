@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from lockstep.config import EnergyFittingConfig, ModelConfig
-from lockstep.errors import CheckpointError
+from lockstep.errors import CONTENT_ERRORS, CheckpointError, UserError, in_one_line
 from lockstep.interop.described import Described, picked
 from lockstep.interop.descriptors import descriptor_section, descriptor_tree, load_descriptor
 from lockstep.interop.exchange import Tree, read_tree, write_tree
@@ -56,17 +56,20 @@ def load_dp(path: str | Path) -> Potential:
     except CheckpointError as error:
         raise CheckpointError(error.reason, where=str(path), remedy=error.remedy) from error
     except KeyError as error:
-        raise CheckpointError(f"the model description lacks {error}", where=str(path)) from error
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise CheckpointError(f"the model description lacks {error}", where=str(path), remedy=_AGAIN) from error
+    except CONTENT_ERRORS as error:
         reason = f"the model description cannot be understood: {_in_one_line(error)}"
-        raise CheckpointError(reason, where=str(path)) from error
+        raise CheckpointError(reason, where=str(path), remedy=_AGAIN) from error
+
+
+_AGAIN = "export the model again"
 
 
 def _in_one_line(error: Exception) -> str:
     if not isinstance(error, ValidationError):
-        return str(error)
+        return in_one_line(error)
     first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))} = {first['input']!r}: {first['msg']}"
+    return str(UserError(first["msg"], where=".".join(map(str, first["loc"])), value=first["input"]))
 
 
 def _model_tree(potential: Potential) -> Tree:

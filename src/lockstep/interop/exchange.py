@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from lockstep.errors import CheckpointError
+from lockstep.errors import CONTENT_ERRORS, CheckpointError, in_one_line
 from lockstep.files import written_whole
+from lockstep.memory import free_memory
 
 Tree = dict[str, Any]
+_LARGE = 100_000_000
+"""Bytes of an array for which nobody has to ask whether there is room."""
+_WIDEST = 16
+"""Bytes of a number."""
+_MOST_PACKED = 2000
+"""How often the bytes of an array that a compressed data set may have; a thousand times is the most that any has."""
 
 
 def read_tree(path: str | Path) -> Tree:
@@ -25,20 +33,33 @@ def read_tree(path: str | Path) -> Tree:
     try:
         with h5py.File(path, "r") as file:
             tree = json.loads(file.attrs["json"])
-            return _with_variables(tree, lambda name: _numbers(file, name))
-    except (OSError, KeyError, ValueError, TypeError) as error:
+            # Read once each, however often a tree refers to it.
+            numbers = cache(lambda name: _numbers(file, name))
+            return _checked(_with_variables(tree, numbers))
+    except (OSError, *CONTENT_ERRORS) as error:
         raise CheckpointError(
-            f"is not a model in DeePMD-kit's exchange format, or is damaged ({error})",
+            f"is not a model in DeePMD-kit's exchange format, or is damaged ({in_one_line(error)})",
             where=str(path),
             remedy="export it again: `dp freeze -o model.dp` here, `dp convert-backend` in DeePMD-kit",
         ) from error
 
 
+def _checked(tree: Any) -> Tree:
+    if not isinstance(tree, dict):
+        raise TypeError("its description is not an object")
+    return tree
+
+
 def _numbers(file: h5py.File, name: Any) -> np.ndarray:
-    array = np.asarray(file[name][()])
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} holds values of type {array.dtype}, not real numbers")
-    return array
+    dataset = file[name]
+    if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
+        raise TypeError(f"{name} is not an array")
+    if dataset.dtype.kind not in "fiub" or dataset.dtype.itemsize > _WIDEST:
+        raise ValueError(f"{name} holds values of type {dataset.dtype}, not real numbers")
+    stored = dataset.id.get_storage_size()
+    if dataset.nbytes > _MOST_PACKED * stored or (dataset.nbytes > _LARGE and dataset.nbytes > free_memory()):
+        raise ValueError(f"{name} would have shape {dataset.shape}, {dataset.nbytes} bytes; the file has {stored}")
+    return np.asarray(dataset[()])
 
 
 def write_tree(path: str | Path, tree: Tree) -> None:

@@ -12,7 +12,7 @@ from lockstep.checkpoint.format import Checkpoint
 from lockstep.config import ForeignInput, ModelConfig, parse_any_input
 from lockstep.config.foreign import NOT_YET
 from lockstep.config.input import parse_input
-from lockstep.errors import CheckpointError, ForeignModelError, UserError
+from lockstep.errors import CheckpointError, ForeignModelError, UserError, taken_apart
 from lockstep.interop.deepmd import load_dp
 from lockstep.interop.exchange import is_exchange_file
 from lockstep.interop.kit import package
@@ -37,7 +37,14 @@ def load_potential(path: str | Path) -> Potential:
 
     A `.dp` model may be named without its suffix; a checkpoint by its prefix, or by the folder of its run.
     """
-    path = Path(path)
+    try:
+        return _load(Path(path))
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+        raise CheckpointError(reason, where=str(path), remedy="check the path, and that you may read it") from error
+
+
+def _load(path: Path) -> Potential:
     if not path.exists() and (model := path.with_name(path.name + _SUFFIX)).is_file():
         path = model
     if is_exchange_file(path) or path.suffix == _SUFFIX:
@@ -82,9 +89,10 @@ def _foreign(path: Path) -> ForeignModelError:
 
 def is_foreign_checkpoint(checkpoint: Checkpoint) -> bool:
     """Whether a checkpoint of this program is of one of DeePMD-kit's models."""
-    given = checkpoint.info.get("input", {})
+    given = checkpoint.info.get("input") or {}
     try:
-        return isinstance(parse_any_input(dict(given)), ForeignInput)
+        with taken_apart(checkpoint.path):
+            return isinstance(parse_any_input(dict(given)), ForeignInput)
     except UserError:
         return False
 
@@ -116,10 +124,11 @@ def _may_be_checkpoint(path: Path) -> bool:
 
 def potential_of(checkpoint: Checkpoint) -> Potential:
     """The potential in a checkpoint, by the configuration saved with it."""
-    potential = Potential(model_config_of(checkpoint))
-    load_weights(potential, checkpoint.group("model"), str(checkpoint.path))
-    refuse_unusable(potential.state_dict(), str(checkpoint.path))
-    return potential
+    with taken_apart(checkpoint.path):
+        potential = Potential(model_config_of(checkpoint))
+        load_weights(potential, checkpoint.group("model"), str(checkpoint.path))
+        refuse_unusable(potential.state_dict(), str(checkpoint.path))
+        return potential
 
 
 def model_config_of(checkpoint: Checkpoint) -> ModelConfig:

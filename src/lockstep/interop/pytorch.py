@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lockstep.config import ModelConfig
 from lockstep.config.input import parse_model
-from lockstep.errors import CheckpointError, InputError
+from lockstep.errors import CONTENT_ERRORS, CheckpointError, InputError, in_one_line
 from lockstep.geometry import RowScale
 from lockstep.interop.described import row_scale
 from lockstep.interop.torch_archive import is_archive, named_tensors, read_archive
@@ -36,7 +36,7 @@ _BRANCH = "Default"
 
 def is_pytorch_file(path: Path) -> bool:
     """Whether a file has the name and the form of those that DeePMD-kit's PyTorch backend writes."""
-    return path.is_file() and path.suffix in SUFFIXES and zipfile.is_zipfile(path)
+    return path.suffix in SUFFIXES and path.is_file() and zipfile.is_zipfile(path)
 
 
 def load_pytorch(path: Path) -> Potential:
@@ -54,13 +54,15 @@ def load_pytorch(path: Path) -> Potential:
         ) from error
     except KeyError as error:
         raise CheckpointError(f"lacks {error}", where=str(path)) from error
+    except CONTENT_ERRORS as error:
+        raise CheckpointError(f"its contents cannot be understood: {in_one_line(error)}", where=str(path)) from error
 
 
 def _checkpoint(path: Path) -> tuple[dict[str, Any], Tensors]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise CheckpointError(f"cannot be loaded as weights only: {str(error).splitlines()[0]}") from error
+    except (pickle.UnpicklingError, OSError, *CONTENT_ERRORS) as error:
+        raise CheckpointError(f"cannot be loaded as weights only: {in_one_line(error)}") from error
     state = loaded.get("model", loaded) if isinstance(loaded, dict) else {}
     extra = state.get("_extra_state")
     if not isinstance(extra, dict) or "model_params" not in extra:

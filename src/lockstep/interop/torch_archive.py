@@ -8,7 +8,9 @@ attributes, and anything else is refused.
 from __future__ import annotations
 
 import pickle
+import struct
 import zipfile
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.errors import CheckpointError
+from lockstep.errors import CONTENT_ERRORS, CheckpointError, in_one_line
 
 _DTYPES = {
     "DoubleStorage": torch.float64,
@@ -49,20 +51,30 @@ def read_archive(path: Path) -> Record:
         with zipfile.ZipFile(path) as archive:
             (name,) = (each for each in archive.namelist() if each.endswith("/data.pkl"))
             with archive.open(name) as file:
-                found = _Reader(file, lambda key: archive.read(f"{name.removesuffix('.pkl')}/{key}")).load()
-    except (pickle.UnpicklingError, zipfile.BadZipFile, KeyError, ValueError, EOFError, TypeError) as error:
-        raise CheckpointError(f"cannot be read as a frozen model: {error}", where=str(path)) from error
+                found = _Reader(file, lambda key: _member(archive, f"{name.removesuffix('.pkl')}/{key}")).load()
+    except (pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, OSError, *CONTENT_ERRORS) as error:
+        raise CheckpointError(f"cannot be read as a frozen model: {in_one_line(error)}", where=str(path)) from error
     if not isinstance(found, Record):
         raise CheckpointError("is not a frozen model: it holds no module", where=str(path))
     return found
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    # What PyTorch writes is never compressed; a small file could unfold to any size.
+    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed")
+    return archive.read(name)
 
 
 def is_archive(path: Path) -> bool:
     """Whether a file is a TorchScript archive, whatever its name."""
     if not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as archive:
-        return any("/code/" in name for name in archive.namelist())
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any("/code/" in name for name in archive.namelist())
+    except (zipfile.BadZipFile, zlib.error, struct.error, OSError, *CONTENT_ERRORS) as error:
+        raise CheckpointError(f"is a damaged archive: {in_one_line(error)}", where=str(path)) from error
 
 
 def named_tensors(record: Record, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -74,7 +86,8 @@ def named_tensors(record: Record, prefix: str = "") -> Iterator[tuple[str, Tenso
             yield from named_tensors(value, f"{prefix}{name}.")
 
 
-class _Reader(pickle.Unpickler):
+# The one in Python: that in C reserves as much memory as a single wrong number in a file asks for.
+class _Reader(pickle._Unpickler):
     """Knows tensors and records; whatever else a pickle may ask for is refused."""
 
     def __init__(self, file: Any, read: Callable[[str], bytes]) -> None:
@@ -107,7 +120,10 @@ class _Reader(pickle.Unpickler):
 
 
 def _tensor(storage: Tensor, offset: int, size: Any, stride: Any, *_: Any) -> Tensor:
-    return torch.as_strided(storage, tuple(size), tuple(stride), offset).clone()
+    view = torch.as_strided(storage, tuple(size), tuple(stride), offset)
+    if view.numel() > storage.numel():
+        raise pickle.UnpicklingError(f"a tensor of shape {tuple(size)} has {storage.numel()} numbers")
+    return view.clone()
 
 
 def _parameter(data: Tensor, *_: Any) -> Tensor:

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from lockstep.errors import UserError
+from lockstep.memory import free_memory
 from lockstep.network.activation import get_activation
+
+_SMALL_NET = 1_000_000
+"""Weights that a net may have without anyone asking whether there is memory for them."""
+_COPIES = 4
+"""Weights, gradient, and the optimizer's two."""
 
 
 class Layer(nn.Module):
@@ -164,6 +171,7 @@ def fitting_net(
 def _hidden_layers(
     widths: Sequence[int], activation: str, resnet_dt: bool, dtype: torch.dtype, generator: torch.Generator
 ) -> list[Layer]:
+    _refuse_too_large(widths)
     return [
         Layer(
             n_in,
@@ -177,6 +185,21 @@ def _hidden_layers(
         )
         for n_in, n_out in itertools.pairwise(widths)
     ]
+
+
+def _refuse_too_large(widths: Sequence[int]) -> None:
+    """Stop before the system ends the process for want of memory, which it does without a word."""
+    weights = sum(n_in * n_out for n_in, n_out in itertools.pairwise(widths))
+    if weights <= _SMALL_NET:
+        return
+    need, free = _COPIES * weights * torch.float64.itemsize, free_memory()
+    if need > free:
+        raise UserError(
+            f"a net with layers of {', '.join(map(str, widths))} has {weights} weights; to train it takes"
+            f" {need / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free",
+            where="model",
+            remedy="make the layers in neuron narrower, or axis_neuron smaller",
+        )
 
 
 def _normal(shape: tuple[int, ...], mean: float, std: float, generator: torch.Generator) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
@@ -16,6 +18,7 @@ _PREFIX, _CURVE = "training.save_ckpt", "training.disp_file"
 
 def refuse_collisions(files: Mapping[str, str | None]) -> None:
     """Stop where two of `files`, by the options that name them, are one; `training.save_ckpt` stands for many."""
+    _refuse_long_names(files)
     named = [
         (option, what, Path(path)) for option, given in files.items() if given for what, path in _all(option, given)
     ]
@@ -25,6 +28,15 @@ def refuse_collisions(files: Mapping[str, str | None]) -> None:
     prefix = files.get(_PREFIX)
     if prefix:
         _refuse_checkpoints(files, Path(prefix))
+
+
+def _refuse_long_names(files: Mapping[str, str | None]) -> None:
+    for option, path in files.items():
+        try:
+            os.lstat(path or os.curdir)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise UserError("the name is too long", where=option, value=path, remedy="use a shorter one") from error
 
 
 def _all(option: str, given: str) -> Iterator[tuple[str, str]]:

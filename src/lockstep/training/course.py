@@ -12,6 +12,7 @@ from typing import Any
 from lockstep.checkpoint.format import Checkpoint
 from lockstep.config import AnyInput
 from lockstep.data import JointPlan, Plan, Stream, steps_for_epochs
+from lockstep.errors import taken_apart
 from lockstep.optim.schedule import Schedule, make_schedule
 from lockstep.parallel.group import Group
 from lockstep.training.pace import Pace, rate_factor, report, warn_about_rate
@@ -49,13 +50,14 @@ def plot_course(config: AnyInput, plan: Plan, checkpoint: Checkpoint | None, gro
     """The course over the training data, from the start or from where a checkpoint stopped; `group` shares it."""
     saved = {} if checkpoint is None else checkpoint.info
     first_step = 0 if checkpoint is None else checkpoint.step
-    pace = Pace.of(config, group.size, first_step, saved.get("pace"))
+    path = None if checkpoint is None else checkpoint.path
+    with taken_apart(path):
+        pace = Pace.of(config, group.size, first_step, saved.get("pace"))
+        stream = _find_stream(config, plan, saved.get("stream"), group)
     scheduled = _scheduled_steps(config, plan, pace)
     factor = rate_factor(config, group.size)
     schedule = make_schedule(config.learning_rate, scheduled, factor, pace.offset)
-    course = Course(
-        _find_stream(config, plan, saved.get("stream"), group), pace, schedule, first_step, scheduled - pace.offset
-    )
+    course = Course(stream, pace, schedule, first_step, scheduled - pace.offset)
     for line in report(config, factor, pace, course.numb_steps, course.position(course.numb_steps), plan):
         log.info(line)
     warn_about_rate(config, schedule.start_lr)

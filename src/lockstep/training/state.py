@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lockstep.checkpoint.format import Checkpoint
+from lockstep.errors import taken_apart
 from lockstep.model.weights import load_weights
 from lockstep.optim.optimizer import Optimizer
 from lockstep.tasks import Column, Metrics, Task
@@ -38,11 +39,15 @@ def run_info(task: Task, stream: Mapping[str, Any], pace: Mapping[str, int]) -> 
 
 def restore(task: Task, optimizer: Optimizer, checkpoint: Checkpoint) -> None:
     """Weights and optimizer as the checkpoint has them."""
-    load_weights(task.module, checkpoint.group("model"), str(checkpoint.path))
-    optimizer.load(checkpoint.group("optimizer"))
+    with taken_apart(checkpoint.path):
+        load_weights(task.module, checkpoint.group("model"), str(checkpoint.path))
+        optimizer.load(checkpoint.group("optimizer"))
 
 
 def restore_interval(checkpoint: Checkpoint, columns: tuple[Column, ...], device: str) -> Metrics | None:
     """The error sums since the last display."""
     values = checkpoint.tensors.get("interval.values")
-    return None if values is None else Metrics(columns, values.to(device, copy=True))
+    if values is None:
+        return None
+    with taken_apart(checkpoint.path):
+        return Metrics(columns, values.to(device, torch.float64, copy=True))

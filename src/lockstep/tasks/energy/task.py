@@ -9,6 +9,7 @@ import torch
 
 from lockstep.config import AnyInput, Input
 from lockstep.data import Array, MicroBatch
+from lockstep.errors import taken_apart
 from lockstep.geometry import PairCache
 from lockstep.geometry.cache import cache_budget
 from lockstep.parallel.agreement import share_weights
@@ -41,7 +42,8 @@ class EnergyTask(Task):
         self._loss = EnergyLoss(start.config.loss, job.start_lr)
         self.columns = self._loss.columns
         begin = job.position(job.checkpoint.step) if job.checkpoint else 0
-        self._spectral = Spectral(start.potential, start.s_max, job.position, job.saved("spectral"), begin)
+        with taken_apart(job.checkpoint.path if job.checkpoint else None):
+            self._spectral = Spectral(start.potential, start.s_max, job.position, job.saved("spectral"), begin)
         log.info("spectral embedding: %s", self._spectral.describe())
         if start.config.training.mixed_precision is not None:
             start.potential.network.fitting.product_dtype = torch.float32
