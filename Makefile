@@ -78,9 +78,11 @@ models: $(KIT)/.ready ## train two steps of every input in EXAMPLES, and write d
 	PATH="$(CURDIR)/$(KIT)/bin:$$PATH" $(KIT)/bin/python docs/models.py "$(EXAMPLES)" > docs/models.md.new
 	mv docs/models.md.new docs/models.md
 
-# Three workers for each of sixty faults, and all else of tests/parallel: too long for make test.
-faults: $(VENV)/.ready ## try every fault of a worker, and write docs/faults.md anew: half an hour
+# Three workers for each of sixty faults, all else of tests/parallel, and ten thousand examples of each kind of wrong
+# file: too long for make test.
+faults: $(VENV)/.ready ## try every fault of a worker and wrong files of every kind, write docs/faults.md anew: an hour
 	@mkdir -p runs && rm -f runs/faults.jsonl
+	HYPOTHESIS_PROFILE=faults OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz --timeout 3600 $(PYTEST)
 	LOCKSTEP_FAULTS=all LOCKSTEP_FAULT_ROWS=$(CURDIR)/runs/faults.jsonl OMP_NUM_THREADS=1 \
 		$(BIN)/python -m pytest tests/parallel \
 		--deselect tests/parallel/test_train_faults.py::test_the_table_in_the_docs_has_every_case $(PYTEST)

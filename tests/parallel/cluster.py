@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jobs import quiet_port
 
 
 def _need_root(*programs: str) -> None:
@@ -85,8 +86,7 @@ def slurm(folder: Path) -> Iterator[str]:
     _need_root("slurmctld", "slurmd", "srun", "munged")
     (folder / "spool").mkdir(parents=True)
     (folder / "state").mkdir()
-    with socket.create_server(("", 0)) as a, socket.create_server(("", 0)) as b:
-        port, node_port = a.getsockname()[1], b.getsockname()[1]
+    port, node_port = quiet_port(), quiet_port()
     configuration = folder / "slurm.conf"
     host = socket.gethostname().split(".")[0]
     configuration.write_text(_SLURM.format(folder=folder, host=host, port=port, node_port=node_port))

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -96,6 +97,25 @@ def dp(*arguments: str) -> list[str]:
 def run_in(folder: Path, command: list[str], limit: float = 120.0, **changes: str) -> Outcome:
     """`command` in `folder`, to its end."""
     return finish(start(command, folder, **changes), folder, limit)
+
+
+_PORTS: list[socket.socket] = []
+
+
+def quiet_port() -> int:
+    """A port that nobody else will have: below those that the system gives away, and not that of another test.
+
+    A test that has asked for one holds the port beside it, for as long as its process lives.
+    """
+    for port in range(20_000 + os.getpid() * 26 % 8000, 32_000, 2):
+        try:
+            mark = socket.create_server(("127.0.0.1", port + 1))
+            socket.create_server(("", port)).close()
+        except OSError:
+            continue
+        _PORTS.append(mark)
+        return port
+    raise OSError("there is no free port")
 
 
 def torchrun(*options: str) -> list[str]:

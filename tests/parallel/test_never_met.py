@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from copper import write_copper
 from fault_rows import keep_row
-from jobs import ALL, Outcome, dp, finish, mpirun, run_in, start, torchrun
+from jobs import ALL, Outcome, dp, finish, mpirun, quiet_port, run_in, start, torchrun
 
 pytestmark = [pytest.mark.parallel, pytest.mark.timeout(120)]
 
@@ -35,7 +35,7 @@ def beside(command: list[str], folder: Path, **variables: str) -> Outcome:
 def test_a_rank_that_never_comes(fault: str, command: list[str], variables: dict[str, str], tmp_path: Path) -> None:
     write_copper(tmp_path)
     if variables:
-        variables = {**variables, "MASTER_PORT": str(20000 + os.getpid() % 10000)}
+        variables = {**variables, "MASTER_PORT": str(quiet_port())}
     outcome = beside(command, tmp_path, **variables)
     assert outcome.code != 0
     assert "rank 0 of 2 did not meet the others within 3 s (hydra, mpi, " in outcome.text

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from jobs import Outcome, run, torchrun
+from jobs import Outcome, quiet_port, run, torchrun
 
 pytestmark = [pytest.mark.parallel, pytest.mark.timeout(60)]
 
@@ -45,8 +45,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_never_starts(tmp_path: Path) -> None:
-    with socket.create_server(("", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    port = str(quiet_port())
     outcome = run_rank(tmp_path, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     assert outcome.code == 2
     assert "rank 0 of 2 waited 2 s for ranks [1]" in outcome.text

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from copper import train_on_threads, write_copper
 from fault_rows import keep_row
-from jobs import ALL, ROOT, Outcome, dp, finish, mpirun, run_in, start, torchrun
+from jobs import ALL, ROOT, Outcome, dp, finish, mpirun, quiet_port, run_in, start, torchrun
 
 from lockstep.checkpoint.find import load_checkpoint
 
@@ -252,10 +252,11 @@ def test_a_data_folder_that_only_one_rank_has_not(tmp_path: Path) -> None:
 def test_ranks_that_cannot_meet(mistake: str, tmp_path: Path) -> None:
     write_copper(tmp_path)
     with socket.create_server(("", 0)) as taken:
-        port = taken.getsockname()[1]
-        rank, used = ("0", port) if mistake != "a wrong address" else ("1", 9)
-        if mistake == "a rank that never starts":
-            taken.close()
+        rank, used = {
+            "a port in use": ("0", taken.getsockname()[1]),
+            "a wrong address": ("1", 9),
+            "a rank that never starts": ("0", quiet_port()),
+        }[mistake]
         variables = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(used)}
         began = time.time()
         outcome = run_in(tmp_path, dp("train", "input.json"), LOCKSTEP_TIMEOUT=str(TIMEOUT), **variables)

@@ -69,7 +69,7 @@ def test_witnesses_of_ranks_that_the_launcher_then_ended_are_silent() -> None:
 
 
 def test_an_orderly_end_is_no_news() -> None:
-    assert run("witness.waits(); witness.has_met(); time.sleep(0.5); witness.dismiss()", 0.2).stderr == ""
+    assert run("witness.waits(); witness.has_met(); time.sleep(2.5); witness.dismiss()", 2.0).stderr == ""
 
 
 # Holds the interpreter's lock, as MPI_Init does: neither a thread nor the handler of a signal could run.
@@ -83,7 +83,7 @@ def test_a_rank_that_looks_for_the_others_for_too_long_is_ended_whatever_it_hold
 
 
 def test_time_before_the_rank_looks_for_the_others_does_not_count() -> None:
-    assert run("time.sleep(1); witness.waits(); witness.has_met(); witness.dismiss()", 0.5).stderr == ""
+    assert run("time.sleep(2.5); witness.waits(); witness.has_met(); witness.dismiss()", 2.0).stderr == ""
 
 
 def test_descriptors_that_the_user_has_closed_do_no_harm() -> None:
