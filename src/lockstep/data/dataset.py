@@ -234,7 +234,8 @@ class DataSet:
     def _checked(self, system: int, frames: Sequence[int] | np.ndarray) -> np.ndarray:
         frames = np.asarray(frames, dtype=np.int64)
         assert len(frames)
-        assert ((frames >= 0) & (frames < self.n_frames[system])).all()
+        assert frames.min() >= 0
+        assert frames.max() < self.n_frames[system]
         return frames
 
     def _table(self, system: int) -> TypeTable:

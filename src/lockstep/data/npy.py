@@ -17,8 +17,10 @@ from lockstep.data.store import REWRITE, ArrayFormat, Header, refuse_non_numbers
 from lockstep.errors import CONTENT_ERRORS, DataError, in_one_line
 
 _FIRST_BYTES = 256  # numpy pads the headers of plain arrays to 128 bytes
+_AT_ONCE = 1 << 16
 _LONGEST_HEADER = 1 << 16
 _OPEN_FILES = 128
+_FEW = 32
 
 
 class NpyFolder:
@@ -39,8 +41,11 @@ class NpyFolder:
 
     def text(self, name: str) -> bytes:
         try:
-            with open(self.where(name), "rb", buffering=0) as file:
-                return file.readall()
+            descriptor = os.open(self.where(name), os.O_RDONLY)
+            try:
+                return b"".join(iter(lambda: os.read(descriptor, _AT_ONCE), b""))
+            finally:
+                os.close(descriptor)
         except OSError as error:
             raise _unreadable(self.where(name), error) from error
 
@@ -160,8 +165,9 @@ class NpyReader:
 
 def _runs(frames: np.ndarray) -> list[tuple[int, int]]:
     """(position, number) of the frames that follow one another, so that they are read at once."""
-    if len(frames) == 1:
-        return [(0, 1)]
+    numbers = frames.tolist() if len(frames) <= _FEW else []
+    if numbers and numbers[-1] - numbers[0] == len(numbers) - 1 and numbers == sorted(numbers):
+        return [(0, len(numbers))]
     starts = [0, *(np.flatnonzero(np.diff(frames) != 1) + 1).tolist(), len(frames)]
     return [(start, end - start) for start, end in itertools.pairwise(starts)]
 

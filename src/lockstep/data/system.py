@@ -124,6 +124,8 @@ def _agree(folder: Folder, sets: list[str], members: list[frozenset[str]], array
 
     A micro-batch may take frames from several sets of a system, so they must all mean the same.
     """
+    if len(members) == 1:
+        return not members[0].isdisjoint(array.files)
     having = [not present.isdisjoint(array.files) for present in members]
     if all(having) or not any(having):
         return having[0]

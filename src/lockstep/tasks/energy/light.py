@@ -59,13 +59,19 @@ class LightSums:
         fitting = config.fitting_net
         parameters = ParameterSums.zero(fitting.numb_fparam, fitting.numb_aparam)
         sums = cls(EnergySums.zero(len(config.type_map)), parameters, {})
+        alike: dict[bytes, list[LightFrames]] = {}
         for part in parts:
-            if part.energy is not None:
+            if part.energy is not None and len(part.counts) == 1:
+                alike.setdefault(part.counts.tobytes(), []).append(part)
+            elif part.energy is not None:
                 sums.energy.add(part.counts, part.energy)
             sums.parameters.add(part.fparam, None)
             if part.mixed:
                 for kind in np.flatnonzero(part.counts.any(axis=0)).tolist():
                     sums.note(kind, part.frames[part.counts[:, kind] > 0], config.data_stat_nbatch)
+        for same in alike.values():
+            energies = [part.energy for part in same if part.energy is not None]
+            sums.energy.add(same[0].counts, np.concatenate(energies))
         return sums
 
     def note(self, kind: int, frames: NDArray[np.int64], share: int) -> None:

@@ -12,8 +12,8 @@ from lockstep.data import DataSet, Plan
 from lockstep.data.scramble import scrambled, spread
 
 _CHUNK_ATOMS = 4096
-_PER_FRAME, _PER_ATOM = 0.35e-3, 0.02e-3
-"""Seconds that a frame with its neighbours costs, roughly, on one core."""
+_PER_FRAME, _PER_ATOM, _PER_CHUNK = 0.6e-3, 0.02e-3, 0.6e-3
+"""Seconds that a frame with its neighbours costs, roughly, on one core; and to read one or some of a system."""
 _PATIENCE = 5.0
 """Seconds after which finding the neighbours of every frame becomes finding those of a choice of frames."""
 _LEAST = 0.2
@@ -143,7 +143,8 @@ def _systems(data: DataSet, frames: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _costs(data: DataSet) -> NDArray[np.float64]:
-    return np.asarray(_PER_FRAME + _PER_ATOM * data.natoms)
+    together = np.minimum(data.n_frames, np.maximum(1, _CHUNK_ATOMS // data.natoms))
+    return np.asarray(_PER_FRAME + _PER_ATOM * data.natoms + _PER_CHUNK / together)
 
 
 def _affordable(frames: int, seconds: float, patience: float) -> int:
