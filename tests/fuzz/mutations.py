@@ -30,8 +30,8 @@ ROOM = 2 << 30
 SMALL = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture)
 
 
-def fuzzed(share: int = 1) -> settings:
-    """As many examples as the profile says, or a part of them where each takes long."""
+def fuzzed(share: int) -> settings:
+    """A part of the examples that the profile gives to a format: all its tests together have as many as it says."""
     return settings(max_examples=max(20, settings().max_examples // share), suppress_health_check=SMALL)
 
 

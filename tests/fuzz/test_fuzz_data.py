@@ -61,7 +61,7 @@ def spoilt(system: Path, file: str, data: bytes) -> None:
         path.write_bytes(content(path))
 
 
-@fuzzed()
+@fuzzed(2)
 @given(data=st.data(), file=st.sampled_from([f"set.000/{each}" for each in (*FILES, "real_atom_types.npy")]))
 def test_damaged_arrays(data: st.DataObject, file: str, system: Path) -> None:
     spoilt(system, file, data.draw(changed_bytes(content(system / file), first=128)))
@@ -82,7 +82,7 @@ kinds = st.sampled_from(
 )
 
 
-@fuzzed(2)
+@fuzzed(4)
 @given(file=st.sampled_from(FILES), shape=shapes, kind=kinds, fortran=st.sampled_from(["False", "True", "2"]))
 @example(file="coord.npy", shape="(-3, 18)", kind="<f8", fortran="False")
 @example(file="coord.npy", shape="(" * 5000, kind="<f8", fortran="False")
@@ -101,7 +101,7 @@ def test_headers_of_wrong_lengths(length: int, system: Path) -> None:
 words = st.sampled_from(["0", "1", "-1", "7", "1.5", "nan", "inf", "1e400", "9" * 30, "9" * 5000, "A", "\0", "#", "é"])
 
 
-@fuzzed(2)
+@fuzzed(8)
 @given(file=st.sampled_from(["type.raw", "type_map.raw"]), text=st.lists(words, max_size=8).map(" ".join))
 def test_wrong_words(file: str, text: str, system: Path) -> None:
     spoilt(system, file, text.encode())
@@ -134,7 +134,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@fuzzed(2)
+@fuzzed(8)
 @given(data=st.data())
 def test_damaged_containers(data: st.DataObject, container: Path) -> None:
     path = container.with_name("damaged.hdf5")

@@ -44,19 +44,19 @@ def read(path: Path, content: bytes) -> None:
         load_any_input(path)
 
 
-@fuzzed()
+@fuzzed(2)
 @given(tree=st.sampled_from(INPUTS).flatmap(changed_trees))
 def test_inputs_with_wrong_values(tree: dict[str, Any], tmp_path: Path) -> None:
     read(tmp_path / "input.json", json.dumps(tree).encode())
 
 
-@fuzzed(4)
+@fuzzed(8)
 @given(tree=st.sampled_from(INPUTS).flatmap(changed_trees))
 def test_the_same_in_yaml(tree: dict[str, Any], tmp_path: Path) -> None:
     read(tmp_path / "input.yaml", yaml.dump(tree, allow_unicode=True).encode("utf-8", "surrogatepass"))
 
 
-@fuzzed(2)
+@fuzzed(4)
 @given(content=st.sampled_from(TEXTS).flatmap(changed_bytes))
 @example(content=b"[" * 100_000)
 @example(content=b'{"a":' * 100_000)
@@ -68,7 +68,7 @@ def test_damaged_texts(content: bytes, tmp_path: Path) -> None:
 YAMLS = [yaml.dump(each).encode() for each in INPUTS]
 
 
-@fuzzed(4)
+@fuzzed(8)
 @given(content=st.sampled_from(YAMLS).flatmap(changed_bytes))
 @example(content=b"a: &a [*a]")
 @example(content=b"model: &m {descriptor: *m}")

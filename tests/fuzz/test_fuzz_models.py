@@ -176,7 +176,7 @@ def written(path: Path, info: Any, tensors: dict[str, torch.Tensor] | None = Non
     return path
 
 
-@fuzzed(2)
+@fuzzed(4)
 @given(info=st.deferred(lambda: changed_trees(checkpoint()[1])))
 @example(info=[])
 @example(info={})
@@ -213,7 +213,7 @@ def test_wrong_headers(content: bytes, tmp_path: Path) -> None:
     load(path)
 
 
-@fuzzed(2)
+@fuzzed(4)
 @given(content=st.deferred(lambda: changed_bytes(checkpoint()[0])))
 def test_damaged_checkpoints(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
@@ -321,7 +321,7 @@ def test_pytorch_checkpoints_with_wrong_values(contents: Any, tmp_path: Path) ->
     load(path)
 
 
-@fuzzed(2)
+@fuzzed(4)
 @given(data=st.data(), name=st.sampled_from(["se_e2_a.pt", "se_e2_a.pth"]))
 def test_damaged_pytorch_files(data: st.DataObject, name: str, tmp_path: Path) -> None:
     path = tmp_path / name

@@ -11,9 +11,9 @@ HEAD = """# Faults tried
 
 Written by `make faults` from real trainings of a small model on three workers: do not edit by hand. Each fault was
 provoked on the first, the second and the last worker, with a timeout of {timeout:g} seconds (`training.timeout`; the
-default is 60). In every case the whole job ended with an exit code other than 0 within the timeout plus 10 seconds, the
-log named the worker and the step, no process was left, and the last checkpoint was loaded again. Where the table says
-"finished", the run went on by itself to its end.
+default is 60). In every case the whole job ended with an exit code other than 0, at the latest {slowest:.0f} seconds
+after the fault, the log named the worker and the step, no process was left, and the last checkpoint was loaded again.
+Where the table says "finished", the run went on by itself to its end.
 
 `kill`, `term`, `usr1` and `stop` are the signals SIGKILL, SIGTERM, SIGUSR1 and SIGSTOP, `twice` is SIGTERM and again;
 after `term` and `usr1` while it trains, a run saves the step that it is in. `raise` is an error in Python; `loss`
@@ -30,7 +30,8 @@ def main(path: str, timeout: float = 5.0) -> str:
     for row in sorted(rows, key=order):
         cells = [*split(row["case"]), f"{row['seconds']:.1f}", row["code"], row["checkpoint"], shortened(row["words"])]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return HEAD.format(timeout=timeout) + "\n".join(lines) + "\n"
+    slowest = max(row["seconds"] for row in rows if row["checkpoint"] != "finished")
+    return HEAD.format(timeout=timeout, slowest=slowest) + "\n".join(lines) + "\n"
 
 
 def split(case: str) -> list[str]:

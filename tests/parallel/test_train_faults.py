@@ -25,6 +25,8 @@ from lockstep.checkpoint.find import load_checkpoint
 pytestmark = [pytest.mark.parallel, pytest.mark.timeout(240)]
 
 TIMEOUT = 5.0
+# Seconds that an end may take beyond the timeout where others need the processor; the table has those that it took.
+SLACK = 40.0
 SIZE = 3 if ALL else 2
 FAULTY = Path(__file__).with_name("faulty_dp.py")
 SETTINGS = {
@@ -130,7 +132,7 @@ def test_a_fault_ends_the_job(case: Case, tmp_path: Path) -> None:
     outcome = run_in(here, [*start_ranks(case.launcher, SIZE), *worker], LOCKSTEP_TIMEOUT="", **fault)
     seconds = time.time() - float((tmp_path / "fault").read_text())
     assert outcome.code != 0
-    assert seconds < TIMEOUT + 10
+    assert seconds < TIMEOUT + SLACK
     words = told(outcome, case)
     assert left_behind(here) == []
     expected = STEPS[case.place][1]
@@ -155,7 +157,7 @@ def test_a_request_to_stop_saves_first(case: Case, tmp_path: Path) -> None:
     outcome = run_in(here, [*start_ranks(case.launcher, SIZE), *worker], LOCKSTEP_TIMEOUT="", **fault)
     seconds = time.time() - float((tmp_path / "fault").read_text())
     assert outcome.code == 143 or (case.launcher == "torchrun" and "exitcode  : 143" in outcome.text), outcome.text
-    assert seconds < 15
+    assert seconds < SLACK
     saved = load_checkpoint(here / "model.ckpt").step
     line = next(line for line in outcome.text.splitlines() if f"it has saved step {saved}, and ends" in line)
     at = STEPS[case.place][0]
@@ -262,7 +264,7 @@ def test_ranks_that_cannot_meet(mistake: str, tmp_path: Path) -> None:
         outcome = run_in(tmp_path, dp("train", "input.json"), LOCKSTEP_TIMEOUT=str(TIMEOUT), **variables)
     seconds = time.time() - began
     assert outcome.code == 2
-    assert seconds < TIMEOUT + 10
+    assert seconds < TIMEOUT + SLACK
     line = next(line for line in outcome.text.splitlines() if f"rank {rank}" in line)
     assert [path.name for path in tmp_path.iterdir()] == ["input.json"]
     keep_row(f"no launcher-{mistake}-meeting-rank{rank}", seconds, outcome.code, line, "no file touched")
