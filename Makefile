@@ -80,14 +80,16 @@ models: $(KIT)/.ready ## train two steps of every input in EXAMPLES, and write d
 
 # Three workers for each of sixty faults, all else of tests/parallel, and ten thousand wrong files of every format: too
 # long for make test. The tests of faults come one by one, for what they time.
+FAULTS := $(addprefix tests/parallel/,test_train_faults.py test_never_met.py test_resubmitted.py)
 faults: $(VENV)/.ready ## try every fault of a worker, and wrong files of all formats; write docs/faults.md anew: an hour
 	@mkdir -p runs && rm -f runs/faults.jsonl
-	LOCKSTEP_FAULTS=all LOCKSTEP_FAULT_ROWS=$(CURDIR)/runs/faults.jsonl OMP_NUM_THREADS=1 \
-		$(BIN)/python -m pytest $(addprefix tests/parallel/,test_train_faults.py test_never_met.py test_resubmitted.py) \
-		tests/parallel --deselect tests/parallel/test_train_faults.py::test_the_table_in_the_docs_has_every_case $(PYTEST)
+	export LOCKSTEP_FAULTS=all LOCKSTEP_FAULT_ROWS=$(CURDIR)/runs/faults.jsonl OMP_NUM_THREADS=1
+	$(BIN)/python -m pytest $(FAULTS) --deselect \
+		tests/parallel/test_train_faults.py::test_the_table_in_the_docs_has_every_case $(PYTEST)
 	$(BIN)/python tests/parallel/fault_table.py runs/faults.jsonl > docs/faults.md.new
 	mv docs/faults.md.new docs/faults.md
-	HYPOTHESIS_PROFILE=faults OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/fuzz --timeout 3600 $(PYTEST)
+	$(BIN)/python -m pytest tests/parallel $(addprefix --ignore=,$(FAULTS)) $(PYTEST)
+	HYPOTHESIS_PROFILE=faults $(BIN)/python -m pytest -n 2 tests/fuzz --timeout 3600 $(PYTEST)
 
 lint: $(VENV)/.ready ## ruff, and that packages import downwards only
 	@$(BIN)/ruff format --check .
