@@ -12,6 +12,7 @@ from copper import curve, largest_difference, logged, train_on_threads, weights,
 from jobs import dp, mpirun, run_in, torchrun
 
 from lockstep.errors import UserError
+from lockstep.observe.budget import read_budget
 from runs import COPPER
 
 LABELS = {
@@ -80,6 +81,8 @@ def test_real_ranks_share_frames_and_a_restart_may_change_how(tmp_path, launcher
     assert outcome.code == 0, outcome.text
     assert "each frame is shared by 2 ranks" in outcome.text
     assert (curve(tmp_path / "one") == curve(tmp_path / "two")).all()
+    samples = [[line["samples"] for line in read_budget(tmp_path / name / "budget.jsonl")] for name in ("one", "two")]
+    assert samples[0] == samples[1] != []
 
     again = run_in(tmp_path / "two", dp("train", "input.json", "--restart", "model.ckpt-6"))
 

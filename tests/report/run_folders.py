@@ -116,6 +116,6 @@ def make_scaling(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     conditions = Conditions(**{key: value for key, value in SCALING.items() if key != "format"})
     budget = {"forward": 0.8, "communication": 0.15, "wait": 0.05}
-    rows = [Measurement(w, 1, w > 2, 100, 0.02 + 0.001 * w, 2.0 * w, 0.1, budget) for w in (1, 2, 4)]
+    rows = [Measurement(w, 1, 1, w > 2, 100, 0.02 + 0.001 * w, 2.0 * w, 0.1, budget) for w in (1, 2, 4)]
     (folder / "scaling.json").write_text(json.dumps(make_result(conditions, rows, (8, 64, 512))))
     return folder

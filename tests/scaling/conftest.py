@@ -48,17 +48,19 @@ if workers in FAILING:
     print("noise " * 10)
     sys.exit(3)
 training = json.load(open("input.json"))["training"]
-k = training["acc_freq"]
+k, shared = training["acc_freq"], training["ranks_per_frame"]
 open("environment.json", "w").write(json.dumps(dict(os.environ)))
 open("model.ckpt-9.safetensors", "w").close()
-parts = {"forward": 0.020 * k, "communication": 0.002 * math.log2(workers), "wait": 0.001 * (workers > 1)}
+forward = k * (0.004 + 0.016 / shared)
+parts = {"forward": forward, "communication": 0.002 * math.log2(workers), "wait": 0.001 * (workers > 1)}
 step = sum(parts.values())
 with open("budget.jsonl", "w") as file:
     for number in [1, *range(training["disp_freq"], training["numb_steps"] + 1, training["disp_freq"])]:
         steps = 1 if number == 1 else training["disp_freq"]
         wall = 9.0 if number == 1 else step * steps
         budget = {name: value / step for name, value in parts.items()}
-        line = {"step": number, "wall": wall, "steps": steps, "samples": steps * k * workers * 2, "budget": budget}
+        samples = steps * k * workers * 2 // shared
+        line = {"step": number, "wall": wall, "steps": steps, "samples": samples, "budget": budget}
         file.write(json.dumps(line) + "\\n")
 """
 

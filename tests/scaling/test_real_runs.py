@@ -30,3 +30,13 @@ def test_two_workers_are_measured(launcher: str, tmp_path: Path, monkeypatch: py
     assert sum(row["budget"].values()) == pytest.approx(1, abs=1e-3)
     assert not list(Path("scaling/2").glob("*.safetensors"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["input.json", "scaling", "train"]
+
+
+def test_a_strong_test_shares_the_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny_system(tmp_path / "train")
+    write_input(tmp_path, tiny_input())
+    assert main(["scaling", "input.json", "-n", "2", "--strong", "--steps", "10"]) == 0
+    (row,) = json.loads(Path("scaling/scaling.json").read_text())["rows"]
+    assert (row["workers"], row["per_frame"], row["samples_per_step"]) == (2, 2, 1)
+    assert "whose atoms are shared" in Path("scaling/scaling.md").read_text()

@@ -52,9 +52,13 @@ def test_the_prediction_is_marked_and_judged(fake: Callable, capsys: pytest.Capt
 def test_strong_scaling_shares_one_batch(fake: Callable) -> None:
     main(["scaling", "input.json", "-n", "1,2,4", "--strong", "--launcher", fake(), "--steps", "20"])
     found = result()
-    assert [row["samples_per_step"] for row in found["rows"]] == pytest.approx([8, 8, 8])
-    assert found["rows"][2]["speed_up"] == pytest.approx(80 / 25)
-    assert [row["batch_grows"] for row in found["prediction"]["rows"]] == [True, True, True]
+    assert [row["samples_per_step"] for row in found["rows"]] == pytest.approx([2, 2, 2])
+    assert [row["per_frame"] for row in found["rows"]] == [1, 2, 4]
+    assert found["rows"][2]["speed_up"] == pytest.approx(20 / 13)
+    predicted = found["prediction"]["rows"]
+    assert [(row["accumulate"], row["per_frame"]) for row in predicted] == [(1, 8), (1, 64), (1, 512)]
+    assert 0.004 < predicted[2]["seconds_per_step"] < 0.03, "what cannot be shared stays"
+    assert "| Workers per frame |" in Path("scaling/scaling.md").read_text()
 
 
 def test_a_failing_run_shows_its_last_words_and_keeps_the_rows_before(

@@ -29,7 +29,9 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
         help="torchrun, mpirun, or a command with {n} for the number of workers, such as 'srun -n {n}'",
     )
     parser.add_argument(
-        "--strong", action="store_true", help="keep the global batch, dividing acc_freq; otherwise each worker's batch"
+        "--strong",
+        action="store_true",
+        help="keep the global batch: divide acc_freq, then share frames; otherwise keep each worker's batch",
     )
     parser.add_argument(
         "--steps", type=whole_number, default=200, help="measured steps of each run; 3/10 as many come before them"

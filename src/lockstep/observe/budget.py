@@ -44,11 +44,12 @@ class Interval:
     Attributes:
         seconds: how long it was in each phase; together the whole interval.
         geometry: processor seconds that its loader threads took for geometry, beside the phases.
+        frames: those it worked on; of a frame that ranks share, its share.
     """
 
     seconds: dict[str, float]
     geometry: float
-    frames: int
+    frames: float
 
     @property
     def wall(self) -> float:
@@ -132,7 +133,7 @@ def summarise(step: int, steps: int, now: float, ranks: Sequence[Interval]) -> S
         time=now,
         wall=wall,
         steps=steps,
-        samples=sum(rank.frames for rank in ranks),
+        samples=round(sum(rank.frames for rank in ranks)),
         samples_per_s=sum(rank.frames / rank.wall for rank in ranks),
         per_rank_samples_per_s=[rank.frames / rank.wall for rank in ranks],
         per_rank_wait=[rank.seconds[WAIT] / rank.wall for rank in ranks],
@@ -194,11 +195,19 @@ class Budget:
 
     Args:
         shown: whether the log gets the line.
+        shared_by: how many ranks share each frame.
     """
 
     def __init__(
-        self, group: Group, intake: Intake, file: BudgetFile | NullFile, scalars: Scalars, shown: bool
+        self,
+        group: Group,
+        intake: Intake,
+        file: BudgetFile | NullFile,
+        scalars: Scalars,
+        shown: bool,
+        shared_by: int = 1,
     ) -> None:
+        self._shared_by = shared_by
         self._group, self._intake, self._file, self._scalars, self._shown = group, intake, file, scalars, shown
 
     def begin(self, step: int) -> None:
@@ -212,7 +221,7 @@ class Budget:
         interval = Interval(
             {name: totals[name] - self._totals[name] for name in totals},
             self._intake.prepared - self._prepared,
-            self._intake.frames - self._frames,
+            (self._intake.frames - self._frames) / self._shared_by,
         )
         steps = step - self._step
         self._mark(step, totals)

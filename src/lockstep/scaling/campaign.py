@@ -22,7 +22,7 @@ from lockstep.scaling.launch import Launcher, RunFailedError, find_launcher, lau
 from lockstep.scaling.measure import Measurement, measure
 from lockstep.scaling.result import STRONG, WEAK, Conditions, make_result
 from lockstep.scaling.tables import result_markdown, shares_line
-from lockstep.scaling.trial import Length, accumulations, trial_input
+from lockstep.scaling.trial import Dealt, Length, deal, trial_input
 from lockstep.version import __version__
 
 _BUSY = 0.3
@@ -61,9 +61,10 @@ class Campaign:
         rows: list[Measurement] = []
         length = Length.of(self.steps)
         conditions = self._conditions(length, device, places, _other_load())
-        for workers, accumulate in accumulations(self.workers, config.training.acc_freq, self.strong).items():
+        for workers in self.workers:
             over = launcher.local and workers * max(1, self.threads if device == "cpu" else 1) > places
-            run = _Run(folder / str(workers), workers, accumulate, length)
+            dealt = deal(workers, config.training.acc_freq, self.strong)
+            run = _Run(folder / str(workers), workers, dealt, length)
             run.prepare(config)
             if over:
                 kind = "cores" if device == "cpu" else "GPUs"
@@ -93,7 +94,7 @@ class Campaign:
 class _Run:
     folder: Path
     workers: int
-    accumulate: int
+    dealt: Dealt
     length: Length
 
     @property
@@ -102,7 +103,7 @@ class _Run:
 
     def prepare(self, config: Input) -> None:
         self.folder.mkdir()
-        data = trial_input(config, self.length, self.accumulate)
+        data = trial_input(config, self.length, self.dealt)
         write_text(self.folder / "input.json", json.dumps(data, indent=2) + "\n")
 
     def go(self, launcher: Launcher, environ: dict[str, str], oversubscribed: bool) -> Measurement:
@@ -111,7 +112,7 @@ class _Run:
         began = time.monotonic()
         _say(f"{self.label}: {self.length.total} steps in {self.folder}")
         launch(launcher.command(self.workers, arguments), self.folder, environ, lambda: self._tell(began))
-        row = measure(self.folder, self.workers, self.accumulate, self.length.warmup, oversubscribed)
+        row = measure(self.folder, self.workers, self.dealt, self.length.warmup, oversubscribed)
         # A model of so few steps is of no use to anybody.
         for path in (*self.folder.glob("model.ckpt*.safetensors"), self.folder / "checkpoint"):
             path.unlink(missing_ok=True)

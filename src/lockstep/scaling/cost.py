@@ -1,10 +1,12 @@
 """A small model of what a step costs on W workers, fitted to measured steps.
 
-    T(W) = k * compute + latency * log2(W) + transfer * 2 (W - 1) / W + imbalance * sqrt(k) * m(W)
+    T(W) = k * (compute / S + sharing * (1 - 1 / S))
+           + latency * log2(W) + transfer * 2 (W - 1) / W + imbalance * sqrt(k) / S * m(W)
 
-with k micro-batches a worker and step. A tree of messages is log2(W) deep; a ring moves 2 (W - 1) / W times the
+with k micro-batches a worker and step, each shared by S workers; `sharing` is what is left of a micro-batch when it is
+shared by very many. A tree of messages is log2(W) deep; a ring moves 2 (W - 1) / W times the
 gradient over every link; m(W) is how far the slowest of W equal, normally distributed workers lies above their mean:
-all wait for it. The four coefficients, in seconds, are not negative and least in the sum of the squared relative
+all wait for it. The five coefficients, in seconds, are not negative and least in the sum of the squared relative
 errors. Where the runs tell how a step's time divides, own work, communication and waiting are fitted too, with half
 the weight: that settles what the totals of two or three runs leave open. A weak pull towards zero shares out what even
 the parts leave open (between 1 and 2 workers latency and transfer grow alike).
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import combinations
 
 import numpy as np
@@ -32,6 +34,7 @@ class Point:
         accumulate: micro-batches a worker and step.
         communication: the share of its seconds spent in exchanges, waiting left out; None where nobody knows.
         wait: the share spent waiting for slower workers.
+        per_frame: workers that share a micro-batch.
     """
 
     workers: int
@@ -39,6 +42,7 @@ class Point:
     seconds: float
     communication: float | None = None
     wait: float | None = None
+    per_frame: int = 1
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,15 @@ class CostModel:
     latency: float
     transfer: float
     imbalance: float
+    sharing: float = 0.0
 
-    def seconds(self, workers: int, accumulate: int) -> float:
+    def seconds(self, workers: int, accumulate: int, per_frame: int = 1) -> float:
         """The time of a step."""
-        return float(_row(workers, accumulate) @ [self.compute, self.latency, self.transfer, self.imbalance])
+        return float(_row(workers, accumulate, per_frame) @ astuple(self))
 
     def error(self, point: Point) -> float:
         """How far the model is from a measured step, relative to it."""
-        return self.seconds(point.workers, point.accumulate) / point.seconds - 1.0
+        return self.seconds(point.workers, point.accumulate, point.per_frame) / point.seconds - 1.0
 
 
 def fit(points: Sequence[Point]) -> CostModel:
@@ -64,7 +69,7 @@ def fit(points: Sequence[Point]) -> CostModel:
     equations = [equation for point in points for equation in _equations(point)]
     unit = float(np.mean([point.seconds / point.accumulate for point in points]))
     # Compute is known from any single run; pulling at it would only bias it.
-    equations += [(math.sqrt(_PULL) / unit * np.eye(4)[column], 0.0) for column in (1, 2, 3)]
+    equations += [(math.sqrt(_PULL) / unit * np.eye(5)[column], 0.0) for column in (1, 2, 3, 4)]
     matrix = np.array([row for row, _ in equations])
     target = np.array([value for _, value in equations])
     return CostModel(*map(float, non_negative_least_squares(matrix, target)))
@@ -79,7 +84,7 @@ def held_out_error(points: Sequence[Point]) -> float | None:
 
 
 def non_negative_least_squares(matrix: NDArray, target: NDArray) -> NDArray:
-    """The best x >= 0; by trying all sets of positive unknowns, of which a model of four has sixteen."""
+    """The best x >= 0; by trying all sets of positive unknowns, of which a model of five has thirty-two."""
     columns = matrix.shape[1]
     best, least = np.zeros(columns), float(target @ target)
     for chosen in _subsets(range(columns)):
@@ -102,21 +107,24 @@ def slowest_of(workers: int) -> float:
 
 
 def _equations(point: Point) -> list[tuple[NDArray, float]]:
-    row = _row(point.workers, point.accumulate) / point.seconds
+    row = _row(point.workers, point.accumulate, point.per_frame) / point.seconds
     if point.communication is None or point.wait is None:
         return [(row, 1.0)]
     own = 1.0 - point.communication - point.wait
-    parts = ((own, (0,)), (point.communication, (1, 2)), (point.wait, (3,)))
+    parts = ((own, (0, 4)), (point.communication, (1, 2)), (point.wait, (3,)))
     weight = math.sqrt(_PARTS)
     return [
         (row, 1.0),
-        *((weight * np.where(np.isin(range(4), columns), row, 0.0), weight * share) for share, columns in parts),
+        *((weight * np.where(np.isin(range(5), columns), row, 0.0), weight * share) for share, columns in parts),
     ]
 
 
-def _row(workers: int, accumulate: int) -> NDArray:
+def _row(workers: int, accumulate: int, per_frame: int) -> NDArray:
+    """What each coefficient is multiplied by."""
     ring = 2.0 * (workers - 1) / workers
-    return np.array([accumulate, math.log2(workers), ring, math.sqrt(accumulate) * slowest_of(workers)])
+    noise = math.sqrt(accumulate) / per_frame * slowest_of(workers)
+    shared = accumulate * (1.0 - 1.0 / per_frame)
+    return np.array([accumulate / per_frame, math.log2(workers), ring, noise, shared])
 
 
 def _subsets(columns: Sequence[int]) -> Iterable[tuple[int, ...]]:

@@ -12,6 +12,7 @@ from lockstep.errors import UserError
 from lockstep.observe.budget import read_budget
 from lockstep.phases import COMMUNICATION, WAIT
 from lockstep.scaling.cost import Point
+from lockstep.scaling.trial import Dealt
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Measurement:
     """One run.
 
     Attributes:
+        accumulate: micro-batches a worker and step.
+        per_frame: workers that share each of them.
         oversubscribed: the machine has fewer cores (or GPUs) than the workers wanted.
         seconds_per_step: the median of the counted intervals, which a moment of other load does not move.
         spread: how far apart the middle half of the intervals lies, as a part of the median.
@@ -27,6 +30,7 @@ class Measurement:
 
     workers: int
     accumulate: int
+    per_frame: int
     oversubscribed: bool
     steps: int
     seconds_per_step: float
@@ -43,10 +47,10 @@ class Measurement:
     def point(self) -> Point:
         """For the cost model."""
         shares = (self.budget.get(COMMUNICATION), self.budget.get(WAIT))
-        return Point(self.workers, self.accumulate, self.seconds_per_step, *shares)
+        return Point(self.workers, self.accumulate, self.seconds_per_step, *shares, per_frame=self.per_frame)
 
 
-def measure(folder: Path, workers: int, accumulate: int, warmup: int, oversubscribed: bool) -> Measurement:
+def measure(folder: Path, workers: int, dealt: Dealt, warmup: int, oversubscribed: bool) -> Measurement:
     """Read a finished run; the first `warmup` steps do not count."""
     path = folder / "budget.jsonl"
     lines = [line for line in read_budget(path) if line["step"] > warmup] if path.is_file() else []
@@ -56,7 +60,8 @@ def measure(folder: Path, workers: int, accumulate: int, warmup: int, oversubscr
     steps = sum(line["steps"] for line in lines)
     return Measurement(
         workers=workers,
-        accumulate=accumulate,
+        accumulate=dealt.accumulate,
+        per_frame=dealt.per_frame,
         oversubscribed=oversubscribed,
         steps=steps,
         seconds_per_step=median(seconds),

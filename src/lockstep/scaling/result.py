@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any
 from lockstep.errors import UserError
 from lockstep.scaling.cost import CostModel, fit, held_out_error
 from lockstep.scaling.measure import Measurement
+from lockstep.scaling.trial import Dealt, deal
 
 FORMAT = "lockstep-scaling-1"
 WEAK, STRONG = "weak", "strong"
-FORMULA = "T(W) = k*compute + latency*log2(W) + transfer*2(W-1)/W + imbalance*sqrt(k)*m(W)"
+FORMULA = "T(W) = k*(compute/S + sharing*(1-1/S)) + latency*log2(W) + transfer*2(W-1)/W + imbalance*sqrt(k)/S*m(W)"
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,14 @@ def _prediction(rows: Sequence[Measurement], strong: bool, predict: Sequence[int
 
 
 def _predicted(model: CostModel, workers: int, first: Measurement, strong: bool) -> dict[str, Any]:
-    """A row for other workers; a strong test's batch grows where they are more than its micro-batches."""
-    batch = first.workers * first.accumulate
-    accumulate = math.ceil(batch / workers) if strong else first.accumulate
-    seconds = model.seconds(workers, accumulate)
-    samples = first.samples_per_step / batch * workers * accumulate
+    """A row for other workers, which share out the global batch of a strong test as measured runs do."""
+    batch = first.workers * first.accumulate // first.per_frame
+    dealt = deal(workers, batch, strong) if strong else Dealt(first.accumulate)
+    seconds = model.seconds(workers, dealt.accumulate, dealt.per_frame)
+    samples = first.samples_per_step / batch * workers * dealt.accumulate / dealt.per_frame
     return {
         "workers": workers,
-        "accumulate": accumulate,
-        "batch_grows": strong and workers * accumulate > batch,
+        **asdict(dealt),
         "seconds_per_step": seconds,
         **_rates(workers, samples / seconds, first),
     }

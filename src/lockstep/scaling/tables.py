@@ -30,8 +30,10 @@ def _conditions(result: Mapping[str, Any]) -> str:
     batch = "the same batch for every worker"
     if result["mode"] == "strong":
         first = result["rows"][0]
-        count = first["workers"] * first["accumulate"]
+        count = first["workers"] * first["accumulate"] // first["per_frame"]
         batch = f"the same global batch for all runs ({count} micro-batch{'es' if count > 1 else ''})"
+        if any(row["per_frame"] > 1 for row in result["rows"]):
+            batch += ", whose atoms are shared where workers are more"
     threads = f"{result['threads']} thread(s) each" if result["threads"] else "cores shared by the workers"
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     return (
@@ -45,18 +47,29 @@ def _conditions(result: Mapping[str, Any]) -> str:
 def _speeds(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     first = result["rows"][0]["workers"]
     against = "" if first == 1 else f" against {first}"
-    header = ["Num of workers", "Seconds every 100 samples", "Samples per second", f"Speed up{against}"]
-    rows = [_speed(row) for row in result["rows"]]
+    header = [
+        "Num of workers",
+        *_sharing_header(result),
+        "Seconds every 100 samples",
+        "Samples per second",
+        f"Speed up{against}",
+    ]
+    rows = [_speed(row, result) for row in result["rows"]]
     return [*header, "Efficiency", "Spread"], [
         [*cells, f"±{50 * row['spread']:.0f} %"] for cells, row in zip(rows, result["rows"], strict=True)
     ]
 
 
-def _speed(row: Mapping[str, Any]) -> list[str]:
+def _sharing_header(result: Mapping[str, Any]) -> list[str]:
+    return ["Workers per frame"] if result["mode"] == "strong" else []
+
+
+def _speed(row: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     workers, mark = row["workers"], f" {_MARK}" if row.get("oversubscribed") else ""
     each = f"{row['samples_per_s'] / workers:.2f}" + (f"\\*{workers}" if workers > 1 else "")
     return [
         f"{workers}{mark}",
+        *(str(row["per_frame"]) for _ in _sharing_header(result)),
         f"{row['seconds_per_100_samples']:.4f}",
         each,
         f"{row['speed_up']:.2f}",
@@ -108,22 +121,13 @@ def _prediction(result: Mapping[str, Any]) -> str:
     if held is not None:
         lines.append(f"Fitted without the most workers, it misses them by {100 * held:+.1f} %.")
     lines.append("It knows nothing of slower links between machines, nor of caches and memory shared within one.")
-    return "\n".join(lines) + "\n\n" + _table(*_predicted(result, prediction)) + _grown(prediction)
+    return "\n".join(lines) + "\n\n" + _table(*_predicted(result, prediction))
 
 
 def _predicted(result: Mapping[str, Any], prediction: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    header = _speeds(result)[0][:5]
+    header = _speeds(result)[0][:-1]
     header[0] = "Workers (predicted)"
-    rows = [_speed(row) for row in prediction["rows"]]
-    for cells, row in zip(rows, prediction["rows"], strict=True):
-        cells[0] += " ‡" if row["batch_grows"] else ""
-    return header, rows
-
-
-def _grown(prediction: Mapping[str, Any]) -> str:
-    if not any(row["batch_grows"] for row in prediction["rows"]):
-        return ""
-    return "\n\n‡ with a larger global batch: one micro-batch for each worker is the least."
+    return header, [_speed(row, result) for row in prediction["rows"]]
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

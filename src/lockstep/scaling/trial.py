@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,19 +40,27 @@ class Length:
         return self.warmup + self.counted
 
 
-def accumulations(workers: Sequence[int], acc_freq: int, strong: bool) -> dict[int, int]:
-    """How many micro-batches each worker takes for a step.
+@dataclass(frozen=True)
+class Dealt:
+    """How the global batch is dealt out: micro-batches a worker and step, and workers that share each of them."""
 
-    The same for all in a weak test. In a strong one all runs share one global batch: the least number of
-    micro-batches that `acc_freq` and every number of workers divide.
+    accumulate: int
+    per_frame: int = 1
+
+
+def deal(workers: int, acc_freq: int, strong: bool) -> Dealt:
+    """The same number of micro-batches for every worker in a weak test.
+
+    In a strong one all runs have the global batch of a single worker: its micro-batches are dealt out as far as they
+    go, and workers beyond that share the atoms of each.
     """
     if not strong:
-        return dict.fromkeys(workers, acc_freq)
-    micro_batches = math.lcm(acc_freq, *workers)
-    return {count: micro_batches // count for count in workers}
+        return Dealt(acc_freq)
+    apart = math.gcd(workers, acc_freq)
+    return Dealt(acc_freq // apart, workers // apart)
 
 
-def trial_input(config: Input, length: Length, accumulate: int) -> dict[str, Any]:
+def trial_input(config: Input, length: Length, dealt: Dealt) -> dict[str, Any]:
     """The input file of a run, as plain data; it writes only into the folder it runs in."""
     data = config.dump()
     data["training"] |= {
@@ -61,7 +68,8 @@ def trial_input(config: Input, length: Length, accumulate: int) -> dict[str, Any
         "validation_data": None,
         "numb_steps": length.total,
         "numb_epoch": None,
-        "acc_freq": accumulate,
+        "acc_freq": dealt.accumulate,
+        "ranks_per_frame": dealt.per_frame,
         "scale_steps_by_worker": False,
         "stat_file": None,
         "stat_file_mode": "update",

@@ -269,7 +269,7 @@ def build_outputs(
         curve=curve,
         store=store,
         scalars=scalars,
-        budget=Budget(group, loader, budget_file, scalars, training.time_training),
+        budget=Budget(group, loader, budget_file, scalars, training.time_training, mesh.frame.size),
         phases=group.phases,
         display=Display(training.disp_freq, training.time_training),
         validate=build_validator(task, data, mesh.data),

@@ -308,7 +308,7 @@
   }
   function scalingTables(part, test, predicted) {
     const cells = (row) => [
-      String(row.workers) + (row.oversubscribed ? " †" : "") + (row.batch_grows ? " ‡" : ""),
+      String(row.workers) + (row.oversubscribed ? " †" : "") + (row.per_frame > 1 ? ` (${row.per_frame} per frame)` : ""),
       row.seconds_per_100_samples.toFixed(4), (row.samples_per_s / row.workers).toFixed(2) + (row.workers > 1 ? " × " + row.workers : ""),
       row.speed_up.toFixed(2), percent(row.efficiency), (1000 * row.seconds_per_step).toFixed(2),
     ];
@@ -316,7 +316,6 @@
       [...test.rows.map(cells), ...predicted.map(cells)], [...test.rows.map(() => ""), ...predicted.map(() => "predicted")]);
     const notes = [];
     if (test.rows.some((row) => row.oversubscribed)) notes.push("† more workers than cores or GPUs: left out of the prediction.");
-    if (predicted.some((row) => row.batch_grows)) notes.push("‡ with a larger global batch.");
     if (test.prediction) {
       const fit = test.prediction;
       notes.push(`In italics, not measured: ${fit.formula}, fitted to ${fit.fitted_to.join(", ")} workers; error on these ${fit.errors.map((e) => (e < 0 ? "−" : "+") + percent(Math.abs(e))).join(", ")}.`);
