@@ -44,6 +44,9 @@ def test_torchrun_meets_at_the_store_of_its_agent_and_never_at_that_of_an_earlie
     assert (context.rank, context.size, context.local_rank, context.local_size) == (3, 4, 1, 2)
     assert context.meet == Meet("address", "node0", 12321, hosted=True, prefix="lockstep/attempt_2")
     assert context.attempt == 2
+    # A store of rank 0's own is met at by nodes that count other attempts, because they came later.
+    own = detect({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False"})
+    assert own.meet == Meet("address", "node0", 12321, prefix="lockstep")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 from lockstep.checkpoint.find import load_checkpoint, newest_whole, of_prefix
@@ -21,12 +22,13 @@ AUTO = "auto"
 
 def find_restart(config: AnyInput, options: Options, group: Group) -> Checkpoint | None:
     """The checkpoint to go on from: this run's own last one after a launcher's restart, or the one asked for."""
-    if group.context.attempt:
-        path = group.all_gather_object(_last_of_this_attempt(config))[0]
+    if group.context.launcher == "torchrun":
+        path, attempt = _left_by_this_job(config, group)
         if path is not None:
             log.info("The launcher has started this run again: it goes on from %s", path)
             return load_checkpoint(path)
-        log.warning("The launcher has started this run again before its first checkpoint")
+        if attempt:
+            log.warning("The launcher has started this run again before its first checkpoint")
     if options.restart != AUTO:
         return load_checkpoint(options.restart) if options.restart else None
     # One rank looks for all: another may still see an older state of a shared file system.
@@ -43,10 +45,24 @@ def _last_of_this_run(config: AnyInput) -> str | None:
     return str(newest_whole(files, prefix).path) if files else None
 
 
-def _last_of_this_attempt(config: AnyInput) -> str | None:
+def _left_by_this_job(config: AnyInput, group: Group) -> tuple[str | None, int]:
+    """The checkpoint that earlier workers of this very job wrote, if any; and how often torchrun started them again.
+
+    torchrun does not count the restart when a node comes, and the torchrun of that node knows of none: the job is as
+    old as the oldest of them. A run that failed very early has not yet moved away the files of an earlier job.
+    """
+    began = torchrun.started_at() if torchrun.is_genuine(os.environ) else 0.0
+    cards = group.all_gather_object((began, group.context.attempt, _newest_before_this_process(config)))
+    path, written = cards[0][2]
+    job_began = min(card[0] for card in cards)
+    return path if 0 < job_began <= written else None, max(card[1] for card in cards)
+
+
+def _newest_before_this_process(config: AnyInput) -> tuple[str | None, float]:
+    """The newest whole checkpoint and when it was written, if that was not by this process, which may train twice."""
     try:
         path = _last_of_this_run(config)
     except CheckpointError:
-        return None
-    # A run that failed very early has not yet moved away the files of an earlier one.
-    return path if path and Path(path).stat().st_mtime >= torchrun.started_at() else None
+        path = None
+    written = Path(path).stat().st_mtime if path else 0.0
+    return (path, written) if written < torchrun.started_at(os.getpid()) else (None, 0.0)

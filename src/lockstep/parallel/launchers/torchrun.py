@@ -36,9 +36,11 @@ def _meet(environ: Mapping[str, str], size: int, attempt: int) -> Meet:
             value=(environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")),
             remedy="start with torchrun, or set both to a host and a free port of rank 0",
         )
-    # After a restart by --max-restarts the same store is used again: old keys must not be found in it.
+    # After a restart by --max-restarts torchrun's store is used again: old keys must not be found in it. A store of
+    # rank 0's own is new each time, and nodes that came later count fewer attempts.
     hosted = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Meet("address", meet.host, meet.port, hosted=hosted, prefix=f"lockstep/attempt_{attempt}")
+    prefix = f"lockstep/attempt_{attempt}" if hosted else "lockstep"
+    return Meet("address", meet.host, meet.port, hosted=hosted, prefix=prefix)
 
 
 def set_threads_itself(environ: Mapping[str, str], process: int | None = None) -> bool:
