@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
-from lockstep.cli.handover import chosen_backend, verb_of
+from lockstep.cli.handover import chosen_backend, refuse_workers_that_would_not_meet, verb_of
+from lockstep.errors import UserError
 from runs import dp
 
 LINES = [
@@ -71,3 +73,16 @@ def test_without_deepmd_kit_its_models_name_the_pip_line(
     assert "DPA-2 is trained with DeePMD-kit's classes" in message
     assert "pip install 'lockstep-dp[deepmd]'" in message
     assert folder_state(tmp_path) == before
+
+
+def test_workers_that_deepmd_kit_would_not_join_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_workers_that_would_not_meet("dp --tensorflow train")
+    for name, value in {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"hydra started 2 workers, .*each would train alone"):
+        refuse_workers_that_would_not_meet("dp --tensorflow train")
+    (tmp_path / "horovod" / "tensorflow").mkdir(parents=True)
+    (tmp_path / "horovod" / "__init__.py").touch()
+    (tmp_path / "horovod" / "tensorflow" / "mpi_lib.so").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    refuse_workers_that_would_not_meet("dp --tensorflow train")

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib import metadata
+from pathlib import Path
 from typing import NoReturn
 
 from lockstep.errors import ForeignModelError, UserError
@@ -88,6 +89,8 @@ def hand_over_if_foreign(arguments: Sequence[str]) -> None:
         return
     what = f"dp {verb}" if backend == OURS else f"dp --{backend} {verb}"
     require_for_hand_over(what, backend, verb)
+    if verb == "train" and backend == "tensorflow":
+        refuse_workers_that_would_not_meet(what)
     tell(f"{what} is done by DeePMD-kit {metadata.version('deepmd-kit')}, to which this command line is handed over")
     become(arguments)
 
@@ -105,6 +108,23 @@ def require_for_hand_over(what: str, backend: str, verb: str) -> None:
     if verb == "train" and backend != OURS:
         remedy += f"; the same input trains here without --{backend}: dp train"
     raise UserError(f"needs {' and '.join(_TITLES.get(name, name) for name in missing)}", where=what, remedy=remedy)
+
+
+def refuse_workers_that_would_not_meet(what: str) -> None:
+    """DeePMD-kit's TensorFlow backend joins workers by Horovod; without it each would train alone."""
+    from lockstep.parallel import launchers
+
+    context = launchers.detect(os.environ)
+    found = importlib.util.find_spec("horovod")
+    folders = (found.submodule_search_locations if found else None) or []
+    if context.size == 1 or any(True for folder in folders for _ in Path(folder, "tensorflow").glob("mpi_lib*.so")):
+        return
+    raise UserError(
+        f"{context.launcher} started {context.size} workers, which DeePMD-kit's TensorFlow backend joins by Horovod; "
+        "it is not installed for TensorFlow, so that each would train alone, over the same files",
+        where=what,
+        remedy="HOROVOD_WITH_TENSORFLOW=1 pip install horovod; or dp train, which needs no Horovod to join them",
+    )
 
 
 _TITLES = {"deepmd": "DeePMD-kit", "tensorflow": "TensorFlow", "jax": "JAX", "paddle": "Paddle"}
