@@ -65,7 +65,7 @@ BAD_VALUES = [
     (TD + "batch_size", [1, 0], "expected a positive integer"),
     (TD + "batch_size", "max", "'max:N'"),
     (TD + "batch_size", "auto:0", "expected a positive integer"),
-    (TD + "batch_size", "mixed:4", "not supported yet"),
+    (TD + "batch_size", "mixed:0", "expected a positive integer"),
     (TD + "auto_prob", "prob_size", "expected 'prob_uniform', 'prob_sys_size'"),
     (TD + "auto_prob", "prob_sys_size;0:2", "block '0:2' is not FIRST:END:WEIGHT"),
     (TD + "auto_prob", "prob_sys_size;2:2:1", "block '2:2:1' is empty"),
@@ -97,7 +97,7 @@ BAD_VALUES = [
     # keys and types that DeePMD-kit knows and this program does not
     (T + "enable_ema", True, "training.enable_ema = True: not supported yet"),
     (T + "enable_ema", 0, "not supported yet"),
-    (T + "mixed_precision", {"compute_prec": "float16"}, "training.mixed_precision"),
+    (T + "mixed_precision", {"compute_prec": "float8"}, "training.mixed_precision"),
     (T + "zero_stage", 3, "shard gradients and weights too"),
     (T + "zero_stage", True, "expected 0 or 1"),
     (TD + "min_pair_dist", 0.5, "training.training_data.min_pair_dist = 0.5: not supported yet"),
@@ -110,7 +110,7 @@ BAD_VALUES = [
     ("optimizer.type", "LKF", "optimizer.type = 'LKF': not supported yet"),
     ("loss.type", "dos", "loss.type = 'dos': not supported yet"),
     ("loss.start_pref_gf", 1.0, "not supported yet"),
-    ("validating", {"full_validation": True}, "not supported yet"),
+    ("validating", {"full_validation": True}, "there are no validation data"),
     # unknown keys and types
     (D + "rcutt", 6, "model.descriptor.rcutt: unknown key\n  remedy: did you mean 'rcut'?"),
     (T + "numb_stepps", 6, "did you mean 'numb_steps'?"),

@@ -28,6 +28,19 @@ def assert_same(first: MicroBatch, second: MicroBatch) -> None:
         np.testing.assert_array_equal(values, second.labels[name])
 
 
+@pytest.mark.parametrize("shape", [(1, -1), (-1,)])
+def test_all_frames_may_lie_in_one_row(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    arrays = make_arrays(5, 3)
+    write_system(tmp_path / "a", [arrays], TYPES)
+    flat = {**arrays, "aparam": arrays["aparam"].reshape(shape)}
+    write_system(tmp_path / "b", [flat], TYPES)
+    with h5py.File(tmp_path / "c.hdf5", "w") as file:
+        write_group(file, "/", [flat], TYPES)
+    batches = [DataSet(tmp_path / name, NAMES, (APARAM,)).read(0, [3, 1]) for name in ("a", "b", "c.hdf5")]
+    assert_same(batches[0], batches[1])
+    assert_same(batches[0], batches[2])
+
+
 def test_all_labels_have_the_shapes_and_values_of_the_files(tmp_path: Path) -> None:
     arrays = make_arrays(5, 3)
     write_system(tmp_path / "a", [arrays], TYPES)

@@ -28,7 +28,7 @@ from lockstep.config.section import (
     wrong,
 )
 
-_BATCH_SIZE = "expected a positive integer, a list of them, 'auto', 'auto:N', 'max:N' or 'filter:N'"
+_BATCH_SIZE = "expected a positive integer, a list of them, 'auto', 'auto:N', 'max:N', 'filter:N' or 'mixed:N'"
 _AUTO_PROB = "expected 'prob_uniform', 'prob_sys_size', or 'prob_sys_size;FIRST:END:WEIGHT;...'"
 
 
@@ -44,9 +44,7 @@ def _systems(value: Any) -> Any:
 
 def _batch_size(value: Any) -> Any:
     if isinstance(value, str):
-        if re.fullmatch(r"(mixed|mix):\d+", value):
-            raise wrong("not supported yet", _BATCH_SIZE.replace("expected", "use"))
-        if re.fullmatch(r"auto|(auto|max|filter):0*[1-9]\d{0,14}", value):
+        if re.fullmatch(r"auto|(auto|max|filter|mixed|mix):0*[1-9]\d{0,14}", value):
             return value
         raise wrong(_BATCH_SIZE)
     sizes = value if isinstance(value, list | tuple) else [value]
@@ -125,7 +123,8 @@ class DataConfig(Section):
     """Patterns that the systems found in a directory must match."""
     batch_size: Annotated[int | str | tuple[int, ...], BeforeValidator(_batch_size)] = "auto"
     """Frames per batch and worker: a number, one per system, `auto` or `auto:N` (at least 32 or N atoms),
-    `max:N` (at most N atoms), or `filter:N` (the same, leaving out systems of more than N atoms)."""
+    `max:N` (at most N atoms), `filter:N` (the same, leaving out systems of more than N atoms), or `mixed:N` (N frames
+    of any systems, each padded to the size of the largest)."""
     auto_prob: Annotated[Annotated[str, BeforeValidator(_auto_prob)], Aliases("auto_prob_style")] = "prob_sys_size"
     """How likely each system is: all alike (`prob_uniform`), by its number of batches (`prob_sys_size`), or
     by blocks of systems, `prob_sys_size;FIRST:END:WEIGHT;...`."""
@@ -159,8 +158,8 @@ class ValidationDataConfig(DataConfig):
 class MixedPrecisionConfig(Section):
     """Which numbers a training in mixed precision computes with."""
 
-    compute_prec: Literal["float32"] = "float32"
-    """Precision of the fitting nets' matrix products."""
+    compute_prec: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Precision of the fitting nets' matrix products. It is never less than float32 here: CPUs are slower below it."""
     output_prec: Literal["float64"] = "float64"
     """Precision of weights, optimizer, descriptor, energies and forces."""
 

@@ -1,9 +1,10 @@
 """Systems on disk -> flat index -> one stream of micro-batches -> this rank's loader."""
 
 from lockstep.data.arrays import ATOMS, Array, named, requiring
-from lockstep.data.dataset import DataSet, MicroBatch
+from lockstep.data.dataset import DataSet
 from lockstep.data.joint import JointDataSet, JointPlan, join_plans
 from lockstep.data.loader import DpLoaderSet, worker_count
+from lockstep.data.microbatch import MicroBatch
 from lockstep.data.plan import Plan, make_plan
 from lockstep.data.probability import steps_for_epochs
 from lockstep.data.search import find_systems

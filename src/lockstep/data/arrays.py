@@ -28,6 +28,7 @@ class Array:
         default: the value that fills it in systems without it; None leaves it out of their micro-batches.
         precision: the type its values have in a micro-batch.
         repeat: how often every value on disk is repeated along the last axis.
+        selected: types, in the model's numbers, whose atoms alone may have values on disk; the others' are zero then.
         hint: for the message about a wrong shape, what its size follows from.
     """
 
@@ -39,6 +40,7 @@ class Array:
     default: float | None = None
     precision: Precision = "float64"
     repeat: int = 1
+    selected: tuple[int, ...] = ()
     hint: str = ""
 
     def __post_init__(self) -> None:
@@ -58,6 +60,15 @@ class Array:
         for extent in self.shape(natoms):
             width *= extent
         return width
+
+    def spread(self, values: np.ndarray, types: np.ndarray) -> np.ndarray:
+        """Frames on disk, [B, numbers], with a place for every atom: where only the selected ones have values."""
+        if not self.selected or values.shape[1] == self.width(len(types)):
+            return values
+        chosen = np.flatnonzero(np.isin(types, self.selected))
+        whole = np.zeros((len(values), len(types), values.shape[1] // len(chosen)), dtype=values.dtype)
+        whole[:, chosen] = values.reshape(len(values), len(chosen), -1)
+        return whole.reshape(len(values), -1)
 
     def finished(self, values: np.ndarray) -> np.ndarray:
         """Frames in the type and the shape that a micro-batch has them in."""

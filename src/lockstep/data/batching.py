@@ -12,21 +12,15 @@ DEFAULT_ATOMS = 32  # what "auto" stands for, as in DeePMD-kit
 
 
 def parse_rule(batch_size: str, where: str) -> tuple[str, int]:
-    """("auto" | "max" | "filter", number of atoms) of a rule in words."""
-    kind, colon, number = batch_size.partition(":")
+    """("auto" | "max" | "filter", number of atoms) or ("mixed", number of frames) of a rule in words."""
+    kind, _, number = batch_size.partition(":")
+    kind = "mixed" if kind == "mix" else kind
     if batch_size == "auto":
         return kind, DEFAULT_ATOMS
-    if kind in ("auto", "max", "filter") and number.isdecimal() and int(number) > 0:
+    if kind in ("auto", "max", "filter", "mixed") and number.isdecimal() and int(number) > 0:
         return kind, int(number)
-    if kind in ("mixed", "mix") and colon:
-        raise InputError(
-            "micro-batches that mix several systems are not supported",
-            where=where,
-            value=batch_size,
-            remedy=f'use "auto:{number or DEFAULT_ATOMS}" (frames of one system at a time)',
-        )
     raise InputError(
-        'expected an integer, a list of integers, "auto", "auto:N", "max:N" or "filter:N" with N > 0',
+        'expected an integer, a list of integers, "auto", "auto:N", "max:N", "filter:N" or "mixed:N" with N > 0',
         where=where,
         value=batch_size,
         remedy='"auto" suits most data: it gives every micro-batch at least 32 atoms',
@@ -65,11 +59,10 @@ def batch_sizes(
     """Frames in a micro-batch of each system, never more than the system has.
 
     "auto:N" is the smallest number of frames with at least N atoms in all; "max:N" and "filter:N" the largest
-    with at most N, though never less than one frame.
+    with at most N, though never less than one frame; "mixed:N" is N frames, of systems put together (`merged`).
     """
     if isinstance(batch_size, str):
-        kind, atoms = parse_rule(batch_size, where)
-        wanted = -(-atoms // natoms) if kind == "auto" else np.maximum(atoms // natoms, 1)
+        wanted = _by_rule(*parse_rule(batch_size, where), natoms)
     elif isinstance(batch_size, (int, np.integer)):
         wanted = np.full(len(natoms), batch_size)
     else:
@@ -89,6 +82,17 @@ def batch_sizes(
             remedy='for example 1, or "auto"',
         )
     return np.minimum(wanted, n_frames).astype(np.int64)
+
+
+def _by_rule(kind: str, number: int, natoms: np.ndarray) -> np.ndarray:
+    if kind == "mixed":
+        return np.full(len(natoms), number)
+    return -(-number // natoms) if kind == "auto" else np.maximum(number // natoms, 1)
+
+
+def is_mixed(batch_size: int | str | Sequence[int], where: str) -> bool:
+    """Whether a micro-batch may have frames of several systems."""
+    return isinstance(batch_size, str) and parse_rule(batch_size, where)[0] == "mixed"
 
 
 def batch_counts(n_frames: np.ndarray, sizes: np.ndarray) -> np.ndarray:

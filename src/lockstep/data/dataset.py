@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,12 @@ from lockstep.data.arrays import BOX, COORD, REAL_TYPES, Array
 from lockstep.data.frames import FrameFiles
 from lockstep.data.hdf5 import Hdf5Files, Hdf5Folder
 from lockstep.data.index import Index, IndexBuilder
+from lockstep.data.lmdb import LmdbFolder, is_lmdb
+from lockstep.data.microbatch import MicroBatch, SystemOrigin
 from lockstep.data.npy import NpyFolder, NpyReader
 from lockstep.data.physical import bad_cell, far_atom
 from lockstep.data.search import find_systems, is_hdf5
+from lockstep.data.store import Folder
 from lockstep.data.system import NOT_IN_MODEL, SystemDescription, Types, TypeTable, describe, unknown_element
 from lockstep.errors import DataError
 
@@ -25,54 +27,11 @@ log = logging.getLogger(__name__)
 _CHUNK, _OPENERS = 256, 8
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where frames lie: numbers within a system, and the files behind it."""
-
-    files: FrameFiles
-    system: int
-    frames: np.ndarray
-
-    def refusal(self, frame: int, reason: str, remedy: str) -> DataError:
-        number = int(self.frames[frame])
-        return DataError(
-            f"{reason} in {self.files.name(self.system, number)}",
-            where=self.files.where(self.system, number, COORD),
-            remedy=remedy,
-        )
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """Some frames of one system.
-
-    Attributes:
-        number: position in the stream of micro-batches, -1 outside it.
-        system: number of the system.
-        frames: [B] numbers of the frames in the whole data set: one number, one frame.
-        coord: [B, n, 3].
-        cell: [B, 3, 3], rows are lattice vectors; None without periodicity.
-        types: [B, n] in the model's type_map, -1 for padding atoms.
-        labels: what there is of the arrays asked for; see `DataSet`.
-        filled: names of the labels that the system does not have: defaults stand in for them.
-        origin: where the frames lie on disk.
-    """
-
-    number: int
-    system: int
-    frames: np.ndarray
-    coord: np.ndarray
-    cell: np.ndarray | None
-    types: np.ndarray
-    labels: dict[str, np.ndarray]
-    filled: frozenset[str] = frozenset()
-    origin: Origin | None = None
-
-    def refusal(self, frame: int, reason: str, remedy: str) -> DataError:
-        """The error of one of the frames, named as the user finds it on disk."""
-        if self.origin is None:
-            return DataError(f"{reason} in frame {frame} (counted from 0)", remedy=remedy)
-        return self.origin.refusal(frame, reason, remedy)
+def open_folder(path: str, hdf5: Hdf5Files) -> Folder:
+    """A system, whatever it lies in."""
+    if is_lmdb(path):
+        return LmdbFolder(path)
+    return Hdf5Folder(path, hdf5) if is_hdf5(path) else NpyFolder(path)
 
 
 class DataSet:
@@ -118,8 +77,7 @@ class DataSet:
         return builder.finish()
 
     def _describe(self, paths: Sequence[str], types: Types) -> list[SystemDescription]:
-        folders = (Hdf5Folder(path, self._hdf5) if is_hdf5(path) else NpyFolder(path) for path in paths)
-        return [describe(folder, types, self.arrays) for folder in folders]
+        return [describe(open_folder(path, self._hdf5), types, self.arrays) for path in paths]
 
     def _set_index(self, index: Index, files: FrameFiles) -> None:
         self._index, self._files = index, files
@@ -198,7 +156,7 @@ class DataSet:
                 if array.name in present or array.default is not None
             },
             filled=frozenset(array.name for array in self.arrays if array.default is not None) - present,
-            origin=Origin(self._files, system, frames),
+            origin=SystemOrigin(self._files, system, frames),
         )
 
     def values(self, system: int, frames: Sequence[int] | np.ndarray, name: str) -> np.ndarray:
@@ -264,7 +222,9 @@ class DataSet:
         if found:
             frame, atom = found
             reason = f"atom {atom} is at {coord[frame, atom].tolist()} Angstrom"
-            raise Origin(self._files, system, frames).refusal(frame, reason, "check the unit, or remove the frame")
+            raise SystemOrigin(self._files, system, frames).refusal(
+                frame, reason, "check the unit, or remove the frame"
+            )
         return coord
 
     def _cells(self, system: int, frames: np.ndarray) -> np.ndarray:

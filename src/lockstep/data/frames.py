@@ -7,6 +7,7 @@ import numpy as np
 from lockstep.data.arrays import Array
 from lockstep.data.hdf5 import Hdf5Files
 from lockstep.data.index import Index
+from lockstep.data.lmdb import LmdbFrames, is_lmdb
 from lockstep.data.npy import NpyReader
 from lockstep.data.search import is_hdf5
 from lockstep.data.store import FrameReader
@@ -17,6 +18,7 @@ class FrameFiles:
 
     def __init__(self, index: Index, hdf5: Hdf5Files, npy: NpyReader) -> None:
         self._index, self._hdf5, self._npy = index, hdf5, npy
+        self._lmdb = LmdbFrames()
 
     def of(self, index: Index) -> FrameFiles:
         """The same files behind another index."""
@@ -26,25 +28,32 @@ class FrameFiles:
         """Give back file handles; reading again opens them anew."""
         self._hdf5.close()
         self._npy.close()
+        self._lmdb.close()
 
     def raw(self, system: int, frames: np.ndarray, array: Array) -> np.ndarray:
         """Frames as on disk, gathered from the sets they lie in: [B, *shape of a frame]."""
         index = self._index
         column = index.column(array.name)
         path = index.name(system)
-        reader: FrameReader = self._hdf5 if is_hdf5(path) else self._npy
+        reader = self._reader(path)
         shape = (len(frames), *array.shape(int(index.natoms[system])))
         result: np.ndarray | None = None
         for row, chosen, local in self._locate(system, frames):
             layout = index.layouts[index.layout[row, column]]
             name = index.set_names[index.set_name[row]]
             part = reader.read(path, name, layout, int(index.set_frames[row]), local)
+            part = array.spread(part, index.tables[int(index.table[system])].types)
             if len(chosen) == len(frames):
                 return part.reshape(shape)
             result = np.empty((len(frames), part.shape[1]), dtype=np.float64) if result is None else result
             result[chosen] = part
         assert result is not None
         return result.reshape(shape)
+
+    def _reader(self, path: str) -> FrameReader:
+        if is_lmdb(path):
+            return self._lmdb
+        return self._hdf5 if is_hdf5(path) else self._npy
 
     def name(self, system: int, frame: int) -> str:
         """A frame by its number within its set, the one that the user can look up in the file."""

@@ -63,8 +63,8 @@ class Hdf5Files:
         increasing, back = np.unique(frames, return_inverse=True)  # h5py selects in increasing order only
         with self.group(system) as group, _readable(f"{system}/{set_name}/{layout.file}"):
             array = group[set_name][layout.file]
-            single = array.ndim == len(layout.tail)
-            rows = array[()][None] if single else array[increasing]
+            whole = array.ndim == len(layout.tail) or len(array) != n_frames
+            rows = array[()].reshape(n_frames, -1)[increasing] if whole else array[increasing]
         return rows.reshape(len(increasing), -1)[back.reshape(-1)]
 
     def close(self) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lockstep.data.dataset import DataSet, MicroBatch
+from lockstep.data.dataset import DataSet
+from lockstep.data.microbatch import MicroBatch
 from lockstep.data.plan import Plan
 from lockstep.data.stream import Selection, Stream
 

@@ -10,7 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from lockstep.data.dataset import DataSet, MicroBatch
+from lockstep.data.dataset import DataSet
+from lockstep.data.microbatch import MicroBatch
 from lockstep.data.stream import Stream
 from lockstep.errors import UserError
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lockstep.data.batching import batch_counts, batch_sizes, kept_systems
+from lockstep.data.batching import batch_counts, batch_sizes, is_mixed, kept_systems
 from lockstep.data.dataset import DataSet
+from lockstep.data.merged import merge
 from lockstep.data.probability import micro_batches_per_epoch, system_probabilities
 from lockstep.data.stream import Stream
+from lockstep.errors import InputError
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,14 @@ def make_plan(
     where: str = "training.training_data",
 ) -> Plan:
     """Settle `batch_size`, `sys_probs` and `auto_prob` of a section of the input file."""
+    if is_mixed(batch_size, f"{where}.batch_size"):
+        if sys_probs is not None or auto_prob != "prob_sys_size":
+            raise InputError(
+                "batches of several systems take every frame once a pass, whatever its system",
+                where=f"{where}.{'auto_prob' if sys_probs is None else 'sys_probs'}",
+                remedy="leave it out, or use another batch_size",
+            )
+        dataset = merge(dataset)
     kept = kept_systems(batch_size, dataset.natoms, f"{where}.batch_size")
     if len(kept) < len(dataset):
         log.warning("batch_size = %r leaves out %d of %d systems", batch_size, len(dataset) - len(kept), len(dataset))

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from lockstep.data import lmdb
 from lockstep.data.hdf5 import Hdf5Files, find_groups
 from lockstep.errors import DataError
 
@@ -19,9 +20,9 @@ def find_systems(
     """All systems that the entries of `systems` stand for.
 
     An entry, alone or in a list, is a system, or a folder (HDF5 file or group) searched at every depth:
-    whatever holds a `type.raw` is a system, including the entry itself. Entries keep their order and a
-    system listed twice counts twice; what is found within one entry is sorted by path, so that all ranks
-    agree whatever order their file system lists names in. With `rglob_patterns` only folders matching one
+    whatever holds a `type.raw` is a system, including the entry itself, and an LMDB environment holds some. Entries
+    keep their order and a system listed twice counts twice; what is found within one entry is sorted by path, so that
+    all ranks agree whatever order their file system lists names in. With `rglob_patterns` only folders matching one
     of the patterns below the entry are taken. Relative paths start from the current folder;
     `input_folder` and `option`, the place in the input file, only serve to explain a path that is not there.
     """
@@ -42,10 +43,12 @@ def find_systems(
 
 def is_hdf5(system: str) -> bool:
     """Whether a found system lies in an HDF5 file: those always carry a `#`, unless a folder is so named."""
-    return "#" in system and not os.path.isdir(system)
+    return "#" in system and not os.path.isdir(system) and not lmdb.is_lmdb(system)
 
 
 def _expand(entry: str, patterns: Sequence[str] | None, option: str, files: Hdf5Files) -> list[str]:
+    if lmdb.is_lmdb(entry):
+        return [entry]
     if os.path.isdir(entry):
         found = _match(entry, patterns) if patterns else _walk(entry)
     else:
@@ -74,6 +77,8 @@ def _walk(top: str) -> list[str]:
             raise DataError(f"cannot be searched ({error.strerror})", where=os.path.abspath(folder)) from error
         if any(member.name == "type.raw" for member in members):
             found.append(folder)
+        if any(member.name == "data.mdb" for member in members):
+            found += lmdb.find_groups(folder)
         for member in members:
             if member.is_symlink():
                 target = os.path.realpath(member.path)

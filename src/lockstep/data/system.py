@@ -89,6 +89,16 @@ class Types:
         return TypeTable(types, translation, names)
 
 
+def listed_types(folder: Folder) -> np.ndarray:
+    """The numbers in `type.raw`."""
+    return _integers(folder.text("type.raw"), folder.where("type.raw"))
+
+
+def listed_names(folder: Folder) -> tuple[str, ...]:
+    """The names in `type_map.raw`, which the system has."""
+    return _names(folder.text("type_map.raw"), folder.where("type_map.raw"))
+
+
 def unknown_element(element: str, where: str, type_map: Sequence[str]) -> DataError:
     """The system has atoms of an element that the model does not know."""
     return DataError(
@@ -111,7 +121,7 @@ def describe(folder: Folder, types: Types, wanted: Sequence[Array]) -> SystemDes
     arrays = [COORD, *([BOX] if periodic else []), *([REAL_TYPES] if mixed else [])]
     arrays += [array for array in wanted if _agree(folder, set_names, members, array)]
     sets = [
-        _describe_set(folder, name, present, len(table.types), arrays)
+        _describe_set(folder, name, present, table.types, arrays)
         for name, present in zip(set_names, members, strict=True)
     ]
     if not any(item.n_frames for item in sets):
@@ -138,10 +148,10 @@ def _agree(folder: Folder, sets: list[str], members: list[frozenset[str]], array
 
 
 def _describe_set(
-    folder: Folder, name: str, present: frozenset[str], natoms: int, arrays: Sequence[Array]
+    folder: Folder, name: str, present: frozenset[str], types: np.ndarray, arrays: Sequence[Array]
 ) -> SetDescription:
     layouts: dict[str, ArrayFormat] = {}
-    n_frames = -1
+    n_frames, natoms = -1, len(types)
     for array in arrays:
         file = next((file for file in array.files if file in present), None)
         if file is None:
@@ -149,7 +159,8 @@ def _describe_set(
         header = folder.header(name, file)
         if array is COORD:
             n_frames = _count_frames(header, natoms)
-        problem, layout = _check(header, file, array, natoms, n_frames)
+        chosen = int(np.isin(types, array.selected).sum()) if array.selected else natoms
+        problem, layout = _check(header, file, array, natoms, n_frames, chosen)
         if problem:
             raise DataError(problem, where=folder.where(name, file), remedy=_SHAPE_REMEDY)
         layouts[array.name] = layout
@@ -165,8 +176,8 @@ def _count_frames(header: Header, natoms: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _check(header: Header, file: str, array: Array, natoms: int, n_frames: int) -> tuple[str, ArrayFormat]:
-    """What is wrong with an array ("" if nothing), and how to read it.
+def _check(header: Header, file: str, array: Array, natoms: int, n_frames: int, chosen: int) -> tuple[str, ArrayFormat]:
+    """What is wrong with an array ("" if nothing), and how to read it; `chosen` of the atoms are selected.
 
     Cached because thousands of small systems repeat a handful of shapes.
     """
@@ -176,8 +187,13 @@ def _check(header: Header, file: str, array: Array, natoms: int, n_frames: int) 
     size = math.prod(header.shape)
     if array is REAL_TYPES and header.dtype.kind not in "iu":
         return f"types must be integers, but the file holds {header.dtype}", layout
-    if size == n_frames * width and (n_frames == 1 or header.shape[:1] == (n_frames,)):
+    if size in (n_frames * width, n_frames * array.width(chosen)) and (
+        n_frames == 1 or header.shape[:1] == (n_frames,)
+    ):
         return "", layout
+    if size == n_frames * width and header.shape in ((size,), (1, size)):
+        # All frames in one row, as some programs write what they keep flat.
+        return "", ArrayFormat(file, header.dtype.str, (width,), header.offset, False)
     if header.shape and header.shape[0] != n_frames and size == header.shape[0] * width:
         return f"it has {header.shape[0]} frames, but coord.npy of the same set has {n_frames}", layout
     return (

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lockstep.config.foreign import load_any_input, parse_any_input
-from lockstep.config.input import load_raw_input, parse_raw_input
+from lockstep.config.foreign import parse_any_input
+from lockstep.config.input import parse_raw_input
+from lockstep.config.parse import read_file
 from lockstep.errors import UserError
 from lockstep.training.options import Options, checkpoint_prefix
+from lockstep.training.types import with_types
 
 if TYPE_CHECKING:
     from lockstep.config import AnyInput
@@ -129,6 +131,7 @@ def _files(source: Source, config: AnyInput, options: Options, logs: LogOptions)
         "training.disp_file": config.training.disp_file,
         "training.stat_file": config.training.stat_file,
         "training.save_ckpt": config.training.save_ckpt,
+        "validating.full_val_file": config.validating.full_val_file if config.validating.full_validation else None,
     }
 
 
@@ -144,9 +147,10 @@ def _end_together(context: WorkerContext, mistake: UserError, tell: Tell) -> NoR
 
 
 def _read(source: Source, raw: bool) -> tuple[AnyInput, Path]:
+    parse = parse_raw_input if raw else parse_any_input
     if isinstance(source, Mapping):
-        return (parse_raw_input if raw else parse_any_input)(dict(source)), Path()
-    return (load_raw_input if raw else load_any_input)(source), Path(source).parent
+        return parse(with_types(dict(source))), Path()
+    return parse(with_types(read_file(Path(source))), source=str(source)), Path(source).parent
 
 
 def _train(

@@ -32,8 +32,8 @@ class Wanted:
     counts_as_found: bool
 
     @classmethod
-    def after(cls, item: Any) -> Wanted:
-        """The description of one of DeePMD-kit's requirements."""
+    def after(cls, item: Any, selected: tuple[int, ...] = ()) -> Wanted:
+        """The description of one of DeePMD-kit's requirements; atoms of `selected` types alone may have values."""
         hessian = item.special_shape == "hessian" or item.key == "hessian"
         return cls(
             Array(
@@ -43,6 +43,7 @@ class Wanted:
                 atomic=hessian or item.atomic,
                 required=item.must,
                 repeat=item.repeat,
+                selected=selected if item.key.startswith("atom") else (),
             ),
             item.default,
             item.source_policy == "default",
@@ -81,10 +82,17 @@ def merged_arrays(branches: Iterable[Branch]) -> tuple[Array, ...]:
     arrays: dict[str, Array] = {}
     for branch in branches:
         for item in (*branch.labels, *branch.inputs):
-            array = Wanted.after(item).array
+            array = Wanted.after(item, selected_types(branch)).array
             known = arrays.get(array.name)
             arrays[array.name] = array if known is None or array.required else known
     return tuple(arrays.values())
+
+
+def selected_types(branch: Branch) -> tuple[int, ...]:
+    """The types that the model has an output for, where it leaves some out."""
+    left_out = branch.params.get("atom_exclude_types") or []
+    types = range(len(branch.params["type_map"]))
+    return tuple(number for number in types if number not in left_out) if left_out else ()
 
 
 class Translator:

@@ -48,7 +48,7 @@ def settle(model: Mapping[str, Any], loss: Mapping[str, Any], losses: Mapping[st
         parts = [part["type_map"] for part in section.get("models", []) if "type_map" in part]
         section.setdefault("type_map", parts[0] if parts else [])
         checked = _checked({"model": section, "loss": given, **_training({})}, multi_task=False)
-        return Sections({ONLY: checked["model"]}, {ONLY: checked["loss"]}, {})
+        return Sections({ONLY: _selected(checked["model"])}, {ONLY: checked["loss"]}, {})
     names = list(section["model_dict"])
     same_names("loss_dict", by_name, names)
     with _translated("model"):
@@ -58,6 +58,17 @@ def settle(model: Mapping[str, Any], loss: Mapping[str, Any], losses: Mapping[st
     data: dict[str, Any] = {"data_dict": {name: {"training_data": {"systems": []}} for name in names}}
     checked = _checked({"model": section, "loss_dict": by_name, **_training(data)}, multi_task=True)
     return Sections(checked["model"]["model_dict"], checked["loss_dict"], links)
+
+
+def _selected(model: dict[str, Any]) -> dict[str, Any]:
+    """`fitting_net.sel_type` as the PyTorch classes have it: the other types are left out."""
+    fitting = model.get("fitting_net")
+    chosen = fitting.pop("sel_type", None) if isinstance(fitting, dict) else None
+    if chosen is None:
+        return model
+    chosen = [chosen] if isinstance(chosen, int) else chosen
+    others = {number for number in range(len(model["type_map"])) if number not in chosen}
+    return {**model, "atom_exclude_types": sorted(others | set(model.get("atom_exclude_types") or []))}
 
 
 def same_names(where: str, given: Mapping[str, Any], names: list[str]) -> None:

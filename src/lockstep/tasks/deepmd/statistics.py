@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -69,7 +70,20 @@ def sampled_frames(plan: Plan, systems: range, ntypes: int) -> CountedFrames:
     if every > 1:
         looked_at = sum(len(frames) for _, frames in chosen)
         log.info("neighbours are counted in %d of %d frames", looked_at, int(counts.sum()))
-    return CountedFrames([plan.dataset.read(system, frames) for system, frames in chosen], ntypes)
+    batches = (plan.dataset.read(system, frames) for system, frames in chosen)
+    return CountedFrames([part for batch in batches for part in _without_padding(batch)], ntypes)
+
+
+def _without_padding(batch: MicroBatch) -> Iterator[MicroBatch]:
+    """The micro-batch, or where frames are padded each of them with its own atoms."""
+    real = batch.types >= 0
+    if real.all():
+        yield batch
+        return
+    for frame, own in enumerate(real):
+        cell = None if batch.cell is None else batch.cell[frame : frame + 1]
+        types, coord = batch.types[frame, own][None], batch.coord[frame, own][None]
+        yield replace(batch, frames=batch.frames[frame : frame + 1], coord=coord, cell=cell, types=types, labels={})
 
 
 def settle_slots(params: dict[str, Any], frames: CountedFrames, where: str) -> tuple[dict[str, Any], float | None]:

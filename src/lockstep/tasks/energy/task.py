@@ -6,6 +6,7 @@ import logging
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from lockstep.config import AnyInput, Input
 from lockstep.data import Array, MicroBatch
@@ -21,7 +22,7 @@ from lockstep.tasks.energy.share import sum_of_shares
 from lockstep.tasks.energy.slices import sum_of_slices
 from lockstep.tasks.energy.spectral import Spectral, measure_difference
 from lockstep.tasks.energy.start import Start, make_start
-from lockstep.tasks.metrics import LossTerms
+from lockstep.tasks.metrics import LossTerms, energy_differences
 from lockstep.tasks.task import Job, Task
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class EnergyTask(Task):
         if start.config.training.mixed_precision is not None:
             start.potential.network.fitting.product_dtype = torch.float32
             log.info("mixed precision: the fitting nets' matrix products in float32, weights and all else in float64")
+            if start.config.training.mixed_precision.compute_prec != "float32":
+                log.info("training.mixed_precision.compute_prec: float32 is the least that is computed with here")
         self._cache, self._validation_cache = cache, validation_cache
         self._prepare = Preparer(start.potential, cache, self._spectral.bases, job.frame)
         self._prepare_validation = Preparer(
@@ -81,6 +84,14 @@ class EnergyTask(Task):
         share = sum_of_slices(self._potential, sample.environments, sample.parameters)
         prediction = sum_of_shares(share, self._job.frame)
         return self._loss(prediction, sample.labels, lr, sample.real)
+
+    @torch.no_grad()
+    def differences(self, sample: Sample) -> dict[str, Tensor]:
+        share = self._potential(sample.environment, sample.parameters)
+        prediction = sum_of_shares(share, self._job.frame)
+        predicted = {"energy": prediction.energy, "force": prediction.force, "virial": prediction.virial}
+        real = torch.ones_like(prediction.atom_energy, dtype=torch.bool) if sample.real is None else sample.real
+        return energy_differences(predicted, sample.labels, real)
 
     def after_update(self, step: int) -> None:
         self._spectral.check(step)
