@@ -170,12 +170,39 @@ KINDS: dict[str, Kind] = {
         {"type": "property", "metric": ["mae", "rmse"], "loss_func": "smooth_mae", "beta": 1.0},
         {"gap": _frame(2)},
     ),
+    "population": Kind(
+        _standard(DPA3, {**FITTING, "type": "population"}),
+        {
+            "type": "population",
+            **{f"{end}_pref_{term}": 1.0 for end in ("start", "limit") for term in ("spin", "pop")},
+            "loss_func": "mae",
+            "metric": ["mae"],
+        },
+        {"atomic_population": _atoms(2)},
+    ),
+    "zbl": Kind(_standard(ATTENTION, use_srtab="table.txt", smin_alpha=0.1, sw_rmin=0.8, sw_rmax=1.0)),
+    "generalized force": Kind(
+        _standard(SE_A),
+        {**tiny_input()["loss"], "start_pref_gf": 1.0, "limit_pref_gf": 1.0, "numb_generalized_coord": 2},
+        {"drdq": _atoms(6)},
+    ),
+    "aparam as mask": Kind(
+        _standard(SE_A, {**FITTING, "numb_aparam": 1, "use_aparam_as_mask": True}),
+        arrays={"aparam": lambda frames, atoms, draw: np.ones((frames, atoms))},
+    ),
     "spin": Kind(
         _standard(SE_A, spin={"use_spin": [True, False], "virtual_scale": [0.3]}),
         _SPIN_LOSS,
         {"spin": _atoms(3), "force_mag": _atoms(3)},
     ),
 }
+
+
+def write_table(path: Path) -> None:
+    """A repulsive pair potential for each two of the types, by distance."""
+    distance = np.arange(1, 401) * 0.01
+    energy = np.exp(-distance) / distance
+    np.savetxt(path, np.stack([distance, energy, 1.5 * energy, 2 * energy], axis=1))
 
 
 def kit_input(name: str, folder: Path, **changes: Any) -> dict[str, Any]:
@@ -187,6 +214,8 @@ def kit_input(name: str, folder: Path, **changes: Any) -> dict[str, Any]:
     draw = np.random.default_rng(7)
     for array, make in kind.arrays.items():
         np.save(system / "set.000" / f"{array}.npy", make(len(coord), atoms, draw))
+    if "use_srtab" in kind.model:
+        write_table(folder / kind.model["use_srtab"])
     data = tiny_input(**changes)
     data["model"], data["loss"] = copy.deepcopy(kind.model), copy.deepcopy(kind.loss)
     if kind.optimizer:

@@ -50,7 +50,7 @@ def test_two_models_train_and_go_on_bit_for_bit(folder: Path) -> None:
     write_input(folder, two_models(folder))
     assert dp("train", "input.json") == 0
     curve = read_lcurve("lcurve.out")
-    drawn = [np.isfinite(curve[f"rmse_f_{name}_trn"]) for name in ("one", "two")]
+    drawn = [np.isfinite(curve[f"rmse_f_trn_{name}"]) for name in ("one", "two")]
     assert (drawn[0] ^ drawn[1]).all()
     whole = load_checkpoint("model.ckpt-6")
     shared = [name for name in whole.info["aliases"] if ".descriptor." in name]

@@ -16,8 +16,8 @@ from lockstep.parallel.agreement import check_same_setup
 from lockstep.parallel.group import Group
 from lockstep.tasks import choose_task
 from lockstep.tasks.energy.survey import Survey, run_survey
+from lockstep.training.data import open_plan
 from lockstep.training.loop import Trainer
-from lockstep.training.session import open_plan
 from lockstep.training.validation import Validator
 
 

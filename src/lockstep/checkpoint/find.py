@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lockstep.checkpoint.format import Checkpoint, DamagedCheckpointError, read_checkpoint
 from lockstep.checkpoint.names import (
+    BEST,
     POINTER,
     SUFFIX,
     identity,
@@ -125,6 +126,8 @@ def _in_folder(folder: Path) -> list[Path]:
     found = prefix_and_step(target) if (target := pointed(pointer)) else None
     if found and (os.path.isfile(target or "") or numbered_files(found[0])):
         runs.setdefault(identity(found[0]), found[0])
+    if len(runs) > 1:
+        runs = {key: prefix for key, prefix in runs.items() if prefix.name != BEST}
     if len(runs) == 1:
         return of_prefix(next(iter(runs.values())), (pointer,))
     names = ", ".join(sorted(str(prefix) for prefix in runs.values()))

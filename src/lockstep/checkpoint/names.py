@@ -15,6 +15,8 @@ from pathlib import Path
 
 SUFFIX = ".safetensors"
 POINTER = "checkpoint"
+BEST = "best.ckpt"
+"""The name of the prefix under which the best checkpoints of a run lie beside its own."""
 
 _NUMBERED = re.compile(r"(?P<prefix>.+)-(?P<step>\d+)" + re.escape(SUFFIX))
 

@@ -25,8 +25,13 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
         metavar="CHECKPOINT",
         help="go on from a checkpoint, as if never stopped; auto: from this run's own newest, if there is one",
     )
-    start.add_argument("-i", "--init-model", metavar="CHECKPOINT", help="begin with the weights of a checkpoint")
-    start.add_argument("-f", "--init-frz-model", metavar="MODEL", help="begin with the weights of a .dp model")
+    start.add_argument(
+        "-i",
+        "--init-model",
+        metavar="CHECKPOINT",
+        help="begin with the weights of a checkpoint, also of a .pt of DeePMD-kit's PyTorch backend",
+    )
+    start.add_argument("-f", "--init-frz-model", metavar="MODEL", help="begin with the weights of a .dp or .pth model")
     start.add_argument("-t", "--finetune", metavar="MODEL", help="fine-tune a model of DeePMD-kit's to these data")
     parser.add_argument("--model-branch", metavar="NAME", help="which model to fine-tune, where there are several")
     parser.add_argument("-o", "--output", default="out.json", help="where the input with all defaults is written")

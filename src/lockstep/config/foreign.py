@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from lockstep.config import unsupported
-from lockstep.config.input import AnyInput, Input, RawInput, examine, parse_input, warmup_findings
+from lockstep.config.input import AnyInput, Input, RawInput, common_findings, examine, parse_input
 from lockstep.config.optimizer import AdamConfig, OptimizerConfig
 from lockstep.config.parse import read_file
 from lockstep.config.problem import Problem, combine
@@ -137,7 +137,7 @@ class ForeignInput(RawInput):
     """An input whose model and loss DeePMD-kit builds; learning rate, data and the run itself are this program's."""
 
     unsupported_keys: ClassVar[dict[str, object]] = {
-        key: value for key, value in unsupported.TOP_LEVEL.items() if key not in ("loss_dict", "validating")
+        key: value for key, value in unsupported.TOP_LEVEL.items() if key != "loss_dict"
     }
     optimizer: Annotated[
         OptimizerConfig | ForeignOptimizer, Field(discriminator="type"), Tags("Adam", unsupported.OPTIMIZER_TYPES)
@@ -147,8 +147,6 @@ class ForeignInput(RawInput):
     """What is minimised by each model of `model_dict`."""
     training: ForeignTrainingConfig
     """The run: data, length, files, display."""
-    validating: dict[str, Any] | None = None
-    """DeePMD-kit's further validation, which is not done here."""
 
     @property
     def branches(self) -> dict[str, dict[str, Any]]:
@@ -179,7 +177,7 @@ class ForeignInput(RawInput):
                     yield Finding(f"model.model_dict.{name}.{key}", "model.shared_dict has no such part")
         for key in ("data_dict", "model_prob", "num_epoch_dict"):
             yield from _same_names(key, getattr(self.training, key), branches)
-        yield from warmup_findings(self)
+        yield from common_findings(self)
 
 
 def _resolved(value: Any, shared: dict[str, Any]) -> Any:

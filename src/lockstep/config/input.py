@@ -19,6 +19,7 @@ from lockstep.config.parse import read_file
 from lockstep.config.problem import Problem, combine
 from lockstep.config.section import Finding, Section, Tags
 from lockstep.config.training import TrainingConfig
+from lockstep.config.validating import ValidatingConfig
 from lockstep.config.walk import Walk
 from lockstep.errors import InputError
 
@@ -41,6 +42,8 @@ class Input(Section):
     """What is minimised."""
     training: TrainingConfig
     """The run: data, length, files, display."""
+    validating: ValidatingConfig = ValidatingConfig()
+    """A look at all validation data now and then, by which the best weights are kept."""
 
     @property
     def type_map(self) -> tuple[str, ...]:
@@ -52,7 +55,7 @@ class Input(Section):
 
     def findings(self) -> Iterator[Finding]:
         """Yield what does not fit together across sections."""
-        yield from warmup_findings(self)
+        yield from common_findings(self)
         precision = self.model.fitting_net.precision
         if self.training.mixed_precision is not None and precision == "float32":
             reason = "needs a fitting net in float64, and model.fitting_net.precision is float32"
@@ -72,6 +75,8 @@ class RawInput(Section):
     """What is minimised."""
     training: TrainingConfig
     """The run: data, length, files, display."""
+    validating: ValidatingConfig = ValidatingConfig()
+    """A look at all validation data now and then, by which the best weights are kept."""
 
     @property
     def type_map(self) -> tuple[str, ...]:
@@ -86,17 +91,20 @@ class RawInput(Section):
         names = self.model.get("type_map")
         if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
             yield Finding("model.type_map", "expected the names of the atom types, as a list")
-        yield from warmup_findings(self)
+        yield from common_findings(self)
 
 
 AnyInput = Input | RawInput
 
 
-def warmup_findings(config: AnyInput) -> Iterator[Finding]:
-    """A warm-up that leaves nothing of the run."""
+def common_findings(config: AnyInput) -> Iterator[Finding]:
+    """A warm-up that leaves nothing of the run, and a validation of no data."""
     steps, warmup = config.training.numb_steps, config.learning_rate.warmup_steps
     if steps is not None and warmup >= steps:
         yield Finding("learning_rate.warmup_steps", f"must be smaller than training.numb_steps = {steps}")
+    if config.validating.full_validation and config.training.validation_data is None:
+        remedy = "give training.validation_data, or leave validating.full_validation out"
+        yield Finding("validating.full_validation", "there are no validation data", remedy)
 
 
 def load_input(path: str | Path) -> Input:

@@ -7,23 +7,16 @@ refused as "not supported yet". None stands for "no value is harmless" (other th
 from __future__ import annotations
 
 TOP_LEVEL: dict[str, object] = {
-    "validating": {
-        "full_validation": False,
-        "ema_full_validation": False,
-        "validation_freq": 5000,
-        "save_best": True,
-        "save_best_dir": None,
-        "max_best_ckpt": 1,
-        "validation_metric": "E:MAE",
-        "full_val_file": "val.log",
-        "full_val_start": 0.5,
-        "compiled_infer": False,
-        "tf32_infer": False,
-        "amp_infer": False,
-    },
     "nvnmd": None,
     "loss_dict": None,
     "optim_dict": None,
+}
+
+VALIDATING: dict[str, object] = {
+    "ema_full_validation": False,
+    "compiled_infer": False,
+    "tf32_infer": False,
+    "amp_infer": False,
 }
 
 MODEL: dict[str, object] = {

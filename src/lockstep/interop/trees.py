@@ -22,7 +22,8 @@ def refuse_unsupported(limits: Iterable[Limit]) -> None:
         if value not in allowed:
             raise CheckpointError(
                 f"{name} = {value!r} is not supported yet",
-                remedy="models of descriptor se_e2_a with an energy fitting net can be read",
+                remedy="native models can be read: those of se_e2_a, se_e2_r, se_atten and dpa1 without attention, and "
+                "hybrids of them, with an energy fitting net",
             )
 
 

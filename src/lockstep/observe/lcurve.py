@@ -24,18 +24,25 @@ class LearningCurve:
 
     Args:
         path: the file.
-        columns: the names of the errors, as in `EnergyLoss.columns`.
+        columns: the names of the errors, with what heads their columns for validation and for training data where
+            that is not the name with `_val` and `_trn`.
         validation: whether each row has errors of validation data too.
         restart_step: the step of the checkpoint that training goes on from; rows after it are cut away,
             because the steps they tell of will be done again. None begins a new file.
     """
 
     def __init__(
-        self, path: str | Path, columns: Sequence[str], validation: bool, restart_step: int | None = None
+        self,
+        path: str | Path,
+        columns: Sequence[str] | Mapping[str, tuple[str, str]],
+        validation: bool,
+        restart_step: int | None = None,
     ) -> None:
         # A link is followed, not replaced, when the file is rewritten.
         self.path = Path(path).resolve()
         self.columns = tuple(sorted(columns))
+        given = columns if isinstance(columns, Mapping) else {}
+        self._headings = [given.get(name, (f"{name}_val", f"{name}_trn")) for name in self.columns]
         self.validation = validation
         try:
             self._file = self._open(restart_step)
@@ -64,7 +71,7 @@ class LearningCurve:
         self.close()
 
     def _open(self, restart_step: int | None) -> TextIO:
-        header = _header(self.columns, self.validation)
+        header = _header(self._headings, self.validation)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # A device such as /dev/null must be written to, never renamed over.
         if restart_step is not None and self.path.is_file():
@@ -161,8 +168,8 @@ def _numbers(line: str, names: list[str], where: str) -> list[float]:
     return row
 
 
-def _header(columns: Sequence[str], validation: bool) -> str:
-    names = [(f"{name}_val", f"{name}_trn") if validation else (f"{name}_trn",) for name in columns]
+def _header(headings: Sequence[tuple[str, str]], validation: bool) -> str:
+    names = [pair if validation else pair[1:] for pair in headings]
     cells = "".join("   " + " ".join(f"{name:>11s}" for name in pair) for pair in names)
     return f"# {'step':5s}{cells}   {'lr':8s}\n{_NAN_NOTE}"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lockstep.checkpoint.format import Checkpoint
 from lockstep.config import AnyInput
@@ -104,6 +104,12 @@ class Task(ABC):
         """The errors of a sample; whether gradients are needed on the way is the task's own affair."""
         with torch.no_grad():
             return self.loss(sample, lr).metrics
+
+    def differences(self, sample: Any) -> dict[str, Tensor]:
+        """What is predicted less what is labelled, by the labels' names, for validation on all data: energies and
+        virials per atom, forces without padding atoms. A task without such labels has none.
+        """
+        return {}
 
     def optimizer(self) -> Optimizer | None:
         """An optimizer that this task brings along; None for the one that the input file's section makes."""

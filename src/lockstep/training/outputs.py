@@ -14,6 +14,7 @@ from torch import Tensor
 from lockstep.observe.live import Bar, NullBar
 from lockstep.phases import CHECKPOINT, VALIDATION, Phases
 from lockstep.tasks import Metrics
+from lockstep.training.full_validation import AtIntervals
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ class Outputs:
         phases: Phases,
         display: Display,
         validate: Callable[[int, float], dict[str, float] | None],
+        validate_all: AtIntervals,
         snapshot: Snapshot,
         save_freq: int,
         average: bool,
@@ -125,7 +127,7 @@ class Outputs:
     ) -> None:
         self._curve, self._store, self._scalars, self._display = curve, store, scalars, display
         self._budget, self._phases = budget, phases
-        self._validate, self._snapshot = validate, snapshot
+        self._validate, self._validate_all, self._snapshot = validate, validate_all, snapshot
         self._save_freq, self._average = save_freq, average
         self._bar, self._settle = bar or NullBar(), settle
         self._numb_steps = 0
@@ -147,6 +149,8 @@ class Outputs:
         self._display.count(step)
         self._bar.update(step)
         self._scalars.write(step, lr, metrics)
+        with self._phases(VALIDATION):
+            self._validate_all(step, lr)
         if self._average:
             metrics = self._interval = metrics if self._interval is None else self._interval + metrics
         if not self._display.due(step):

@@ -6,18 +6,16 @@ import gc
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lockstep.checkpoint.background import BackgroundStore
 from lockstep.checkpoint.format import Checkpoint
 from lockstep.checkpoint.store import CheckpointStore, NullStore
-from lockstep.config import AnyInput, ForeignInput
-from lockstep.config.foreign import BranchConfig, ForeignTrainingConfig
-from lockstep.config.training import DataConfig
-from lockstep.data import DataSet, DpLoaderSet, MicroBatch, Plan, join_plans, make_plan, summary_lines, worker_count
+from lockstep.config import AnyInput
+from lockstep.data import DpLoaderSet, MicroBatch, Plan, worker_count
 from lockstep.device import device_of
 from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
 from lockstep.observe.lcurve import LearningCurve, NullCurve
@@ -34,8 +32,10 @@ from lockstep.parallel.opening import timeout_of
 from lockstep.phases import GEOMETRY
 from lockstep.tasks import Job, Task, choose_task
 from lockstep.training.course import Course, plot_course
+from lockstep.training.data import Data, open_data
 from lockstep.training.dividing import divide_ranks
 from lockstep.training.folder import prepare_folder
+from lockstep.training.full_validation import AtIntervals, build_full_validation, check_metric
 from lockstep.training.lock import RunLock
 from lockstep.training.loop import Trainer
 from lockstep.training.options import Options, checkpoint_prefix
@@ -48,13 +48,6 @@ from lockstep.training.validation import NoValidation, Validator
 from lockstep.training.verdict import Verdict
 
 log = logging.getLogger(__name__)
-
-
-class Data(NamedTuple):
-    """The opened data of a run."""
-
-    training: Plan
-    validation: Plan | None
 
 
 def train(
@@ -75,6 +68,7 @@ def train(
     with locked(given, group), observed(group, wishes, placement.device) as tracer, ExitStack() as stack:
         checkpoint = find_restart(given, options, group)
         data = open_data(given, kind, folder)
+        check_metric(data.validation, given.validating)
         agree_on_setup(given, data, checkpoint, group)
         mesh = divide_ranks(given, data.training, kind, options, group)
         config = scale_steps(given, mesh.data.size)
@@ -121,59 +115,6 @@ def locked(config: AnyInput, group: Group) -> Iterator[None]:
     with RunLock(outputs if group.rank == 0 else []):
         group.barrier()
         yield
-
-
-def open_data(config: AnyInput, kind: type[Task], folder: Path) -> Data:
-    """Open what the input file names; nothing but headers is read."""
-    if isinstance(config, ForeignInput) and config.training.data_dict:
-        return open_parts(config, config.training.data_dict, kind, folder)
-    validation = config.training.validation_data
-    return Data(
-        open_plan(config, config.training.training_data, "training", folder, kind),
-        open_plan(config, validation, "validation", folder, kind) if validation else None,
-    )
-
-
-def open_parts(config: ForeignInput, parts: Mapping[str, BranchConfig], kind: type[Task], folder: Path) -> Data:
-    """The data of several models, in one stream that draws from all of them."""
-    training = {
-        name: open_plan(config.only(name), part.training_data, "training", folder, kind, name)
-        for name, part in parts.items()
-    }
-    validation = {
-        name: open_plan(config.only(name), part.validation_data, "validation", folder, kind, name)
-        for name, part in parts.items()
-        if part.validation_data
-    }
-    weights = part_weights(config.training, training)
-    return Data(join_plans(training, weights), join_plans(validation, weights) if validation else None)
-
-
-def part_weights(training: ForeignTrainingConfig, plans: Mapping[str, Plan]) -> dict[str, float]:
-    """How often each model is trained: as the input says, or by the passes it asks for, or by the size of its data."""
-    if training.model_prob:
-        return dict(training.model_prob)
-    epochs = training.num_epoch_dict or dict.fromkeys(plans, 1.0)
-    return {name: epochs[name] * plan.per_epoch for name, plan in plans.items()}
-
-
-def open_plan(
-    config: AnyInput, data: DataConfig, purpose: str, folder: Path, kind: type[Task], part: str | None = None
-) -> Plan:
-    """Open the systems of a section of the input file and settle how they are drawn from."""
-    where = f"training.{purpose}_data" if part is None else f"training.data_dict.{part}.{purpose}_data"
-    dataset = DataSet(
-        data.systems,
-        config.type_map,
-        kind.arrays(config),
-        rglob_patterns=data.rglob_patterns,
-        input_folder=folder,
-        option=f"{where}.systems",
-    )
-    plan = make_plan(dataset, data.batch_size, data.sys_probs, auto_prob=data.auto_prob, where=where)
-    for line in summary_lines(purpose if part is None else f"{purpose} {part}", plan):
-        log.info(line)
-    return plan
 
 
 def agree_on_setup(config: AnyInput, data: Data, checkpoint: Checkpoint | None, group: Group) -> None:
@@ -265,6 +206,9 @@ def build_outputs(
     # Whatever ends the run, its messages must find the terminal as it was, and the checkpoint being written whole.
     for close in (curve.close, budget_file.close, bar.end, store.close):
         stack.callback(close)
+    state = snapshot_of(task, optimizer, course, group)
+    full = build_full_validation(task, data.validation, course.numb_steps, checkpoint, mesh, state)
+    stack.callback(full.close)
     return Outputs(
         curve=curve,
         store=store,
@@ -273,7 +217,8 @@ def build_outputs(
         phases=group.phases,
         display=Display(training.disp_freq, training.time_training),
         validate=build_validator(task, data, mesh.data),
-        snapshot=snapshot_of(task, optimizer, course, group),
+        validate_all=full,
+        snapshot=with_state(state, full),
         save_freq=training.save_freq,
         average=training.disp_avg,
         interval=None if checkpoint is None else restore_interval(checkpoint, task.columns, placement.device),
@@ -286,7 +231,7 @@ def build_curve(task: Task, data: Data, restart_step: int | None, group: Group) 
     training = task.config.training
     if not (group.rank == 0 and training.disp_training):
         return NullCurve()
-    names = [column.name for column in task.columns]
+    names = {column.name: (column.heading("val"), column.heading("trn")) for column in task.columns}
     return LearningCurve(training.disp_file, names, data.validation is not None, restart_step)
 
 
@@ -321,6 +266,16 @@ def build_validator(task: Task, data: Data, group: Group) -> Validator | NoValid
     if data.validation is None:
         return NoValidation()
     return Validator.of(task, data.validation, task.config.training.validation_batches, group)
+
+
+def with_state(snapshot: Snapshot, part: AtIntervals) -> Snapshot:
+    """What a checkpoint holds, and what it keeps of another part of the run."""
+
+    def both(step: int, interval: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        tensors, info = snapshot(step, interval)
+        return tensors, info | part.state()
+
+    return both
 
 
 def snapshot_of(task: Task, optimizer: Optimizer, course: Course, group: Group) -> Snapshot:

@@ -72,17 +72,11 @@ def make_start(job: Job) -> Start:
         sections = _noted(sections, branches, job)
     for branch in branches.values():
         note_distance(branch, distances[branch.name])
-    _tell_what_is_not_done(job.config)
     if job.config.training.enable_ema:
         share_weights(module.state_dict().values(), job.group)
         module.keep_average()
     config = job.config.model_copy(update={"model": sections.model_section()})
     return Start(config, name, branches, module)
-
-
-def _tell_what_is_not_done(config: ForeignInput) -> None:
-    if (config.validating or {}).get("full_validation"):
-        log.warning("validating.full_validation is not done here: validation_data are used as training.disp_freq says")
 
 
 def checked_sections(config: AnyInput) -> Sections:

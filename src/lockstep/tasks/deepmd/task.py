@@ -22,7 +22,7 @@ from lockstep.tasks.deepmd.branches import Models
 from lockstep.tasks.deepmd.neighbours import KnownLists
 from lockstep.tasks.deepmd.optimizers import DeepmdOptimizer
 from lockstep.tasks.deepmd.start import Start, make_start, wanted_arrays
-from lockstep.tasks.metrics import Column, LossTerms, Metrics
+from lockstep.tasks.metrics import Column, LossTerms, Metrics, energy_differences
 from lockstep.tasks.task import Job, Task
 
 log = logging.getLogger(__name__)
@@ -89,6 +89,18 @@ class DeepmdTask(Task):
         finally:
             self.module.train()
 
+    def differences(self, sample: Sample) -> dict[str, Tensor]:
+        self.module.eval()
+        try:
+            predicted, _, _ = self._answer(sample, self._job.start_lr)
+        finally:
+            self.module.train()
+        names = ("energy", "force", "virial", "force_mag")
+        labels = {name: sample.labels[name] for name in names if sample.labels.get(f"find_{name}")}
+        types = sample.inputs["atype"]
+        assert types is not None
+        return energy_differences(predicted, labels, types >= 0)
+
     def optimizer(self) -> Optimizer | None:
         """DeePMD-kit's, where the input names one."""
         section = self.config.optimizer
@@ -102,14 +114,15 @@ class DeepmdTask(Task):
         return {ALIASES: self.module.aliases()}
 
     def _called(self, sample: Sample, lr: float) -> tuple[Tensor, dict[str, Any]]:
+        _, total, errors = self._answer(sample, lr)
+        return total, {name: value for name, value in errors.items() if "l2_" not in name and name != TOTAL}
+
+    def _answer(self, sample: Sample, lr: float) -> tuple[dict[str, Tensor], Tensor, dict[str, Any]]:
+        """What DeePMD-kit's loss gives back: predictions, the loss, and errors."""
         branch = self._branches[sample.branch]
         atoms = sample.inputs["atype"].shape[-1]  # type: ignore[union-attr]
         with self._lists.of(sample.keys):
-            _, total, errors = branch.loss(
-                dict(sample.inputs), branch.model, dict(sample.labels), natoms=atoms, learning_rate=lr
-            )
-        shown = {name: value for name, value in errors.items() if "l2_" not in name and name != TOTAL}
-        return total, shown
+            return branch.loss(dict(sample.inputs), branch.model, dict(sample.labels), natoms=atoms, learning_rate=lr)
 
     def _metrics(self, sample: Sample, total: Tensor, errors: Mapping[str, Any]) -> Metrics:
         """Sums over the frames of the micro-batch, for which DeePMD-kit gives means and their roots."""
@@ -119,7 +132,7 @@ class DeepmdTask(Task):
         sums[0] = total
         counts[0].fill_(1.0)
         for name, value in errors.items():
-            place = self._places[self._column_name(name, sample.branch)]
+            place = self._places[self._column(name, sample.branch).name]
             mean = torch.as_tensor(value, dtype=torch.float64, device=total.device).detach()
             mean = mean.square() if self.columns[place].shown == "rms" else mean
             known = torch.isfinite(mean)
@@ -133,11 +146,11 @@ class DeepmdTask(Task):
             system = dataset.systems_of(name).start if isinstance(dataset, JointDataSet) else 0
             batch = dataset.read(system, np.zeros(1, dtype=np.int64))
             _, errors = self._called(self.prepare(batch), self._job.start_lr)
-            found += [Column(self._column_name(each, name), _shown(each)) for each in errors]
+            found += [self._column(each, name) for each in errors]
         return found
 
-    def _column_name(self, name: str, branch: str) -> str:
-        return name if branch == ONLY else f"{name}_{branch}"
+    def _column(self, name: str, branch: str) -> Column:
+        return Column(name, _shown(name), "" if branch == ONLY else branch)
 
 
 def _shown(name: str) -> Any:

@@ -87,7 +87,7 @@ class EnergyTask(Task):
 
     @torch.no_grad()
     def differences(self, sample: Sample) -> dict[str, Tensor]:
-        share = self._potential(sample.environment, sample.parameters)
+        share = sum_of_slices(self._potential, sample.environments, sample.parameters)
         prediction = sum_of_shares(share, self._job.frame)
         predicted = {"energy": prediction.energy, "force": prediction.force, "virial": prediction.virial}
         real = torch.ones_like(prediction.atom_energy, dtype=torch.bool) if sample.real is None else sample.real
