@@ -75,8 +75,9 @@ lammps: $(VENV)/.ready $(LAMMPS)/.ready ## train copper, run it in LAMMPS, and c
 # EXAMPLES is the folder `examples` of DeePMD-kit's repository.
 models: $(KIT)/.ready ## train two steps of every input in EXAMPLES, and write docs/models.md anew
 	@test -n "$(EXAMPLES)" || { echo "make models EXAMPLES=/path/to/deepmd-kit/examples" >&2; exit 1; }
-	PATH="$(CURDIR)/$(KIT)/bin:$$PATH" $(KIT)/bin/python docs/models.py "$(EXAMPLES)" > docs/models.md.new
-	mv docs/models.md.new docs/models.md
+	mkdir -p runs
+	PATH="$(CURDIR)/$(KIT)/bin:$$PATH" $(KIT)/bin/python docs/models.py "$(EXAMPLES)" runs/models.jsonl > docs/models.md.new
+	mv docs/models.md.new docs/models.md && rm runs/models.jsonl
 
 # Three workers for each of sixty faults, all else of tests/parallel, and ten thousand wrong files of every format: too
 # long for make test. The tests of faults come one by one, for what they time.

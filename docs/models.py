@@ -1,11 +1,12 @@
 # ruff: noqa: E501 (the text of a page)
 """Writes docs/models.md: what becomes of every training input in DeePMD-kit's folder of examples.
 
-    python docs/models.py EXAMPLES [PATTERN] > docs/models.md
+    python docs/models.py EXAMPLES KEPT [PATTERN] > docs/models.md
 
 Every input is copied, cut to two steps, and trained with plain `dp train` in a folder beside its own, so that paths to
-data hold. Models are made small, for time: fewer layers, narrower nets, fewer slots for neighbours. Nothing else of an
-input is changed. What ends in a traceback, or takes too long, is named so.
+data hold. Models are made small, for time: fewer layers, narrower nets. Nothing else of an input is changed. What ends
+in a traceback, or takes too long, is named so. Outcomes are written to the file KEPT as they come: a run that was
+interrupted goes on from there, and tries again what PATTERN matches.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 LIMIT = 240.0
@@ -59,13 +62,17 @@ writes `.dp` (and, with DeePMD-kit, `-o model.pth`, or `.pt2` for DPA-4), `dp te
 - From the same weights on the same frames, the losses are those of DeePMD-kit's own trainer to 1e-10
   (`tests/kit/test_kit_arithmetic.py`).
 - Several models (`model_dict`, `data_dict`, `loss_dict`, `model_prob` or `num_epoch_dict`) train from one stream over the
-  data of all. The learning curve has the columns of each, such as `rmse_f_water_1_trn`; a row shows nan for a model that
+  data of all. The learning curve has the columns of each, such as `rmse_f_trn_water_1`; a row shows nan for a model that
   was not drawn in that step. `dp freeze --head NAME` chooses one.
 - `--init-model` and `--init-frz-model` take weights from checkpoints of this program and of DeePMD-kit (`.pt`), and from
   `.dp` and `.pth` models; `--finetune` does so whatever their types and heads are, and fits the bias to the data.
 - `optimizer.type` may be AdaMuon or HybridMuon, which are DeePMD-kit's; `training.enable_ema` keeps a running average of
   the weights in the checkpoints, of which `dp freeze --ema` makes a model.
-- Not done: `validating.full_validation` (a warning says so), the optimizer LKF, LoRA.
+- `validating.full_validation` looks at all validation data now and then, for native models too, and keeps the best
+  checkpoints; multi-task runs and `ema_full_validation` are not served by it.
+- `fitting_net.sel_type` of tensors is understood as the TensorFlow backend does: other types are left out, and files may
+  have labels of the selected atoms alone.
+- Not done: the optimizer LKF.
 - DeePMD-kit's operator library was built for one version of torch. With any other it is left out, and the log says so
   once; training does not need it.
 
@@ -107,17 +114,29 @@ class Row:
     remark: str
 
 
-def main(examples: Path, pattern: str = "") -> None:
-    rows = [tried(path, examples) for path in inputs(examples) if re.search(pattern, str(path.relative_to(examples)))]
+def main(examples: Path, kept: Path, pattern: str = "$^") -> None:
+    known = {row.name: row for row in _read(kept)}
+    names = [str(path.relative_to(examples)) for path in inputs(examples)]
+    missing = [name for name in names if name not in known or re.search(pattern, name)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool, kept.open("a", encoding="utf-8") as file:
+        for row in pool.map(lambda name: tried(examples / name, name), missing):
+            print(json.dumps(asdict(row)), file=file, flush=True)
+            known[row.name] = row
+    print(HEADER + table([known[name] for name in names]))
+
+
+def _read(kept: Path) -> list[Row]:
+    lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
+    return [Row(**json.loads(line)) for line in lines]
+
+
+def table(rows: list[Row]) -> str:
+    """How many train, and what became of each."""
     counts = Counter(row.outcome for row in rows)
     trained = counts["native"] + counts["DeePMD-kit"]
-    print(
-        HEADER
-        + f"**{trained} of {len(rows)} train**: {counts['native']} native, {counts['DeePMD-kit']} through DeePMD-kit."
-    )
-    print("\n| input | | what trains, or why not |\n| --- | --- | --- |")
-    for row in rows:
-        print(f"| `{row.name}` | {row.outcome} | {row.remark} |")
+    title = f"**{trained} of {len(rows)} train**: {counts['native']} native, {counts['DeePMD-kit']} through DeePMD-kit."
+    lines = [f"| `{row.name}` | {row.outcome} | {row.remark} |" for row in rows]
+    return "\n".join([title, "", "| input | | what trains, or why not |", "| --- | --- | --- |", *lines])
 
 
 def inputs(examples: Path) -> list[Path]:
@@ -125,36 +144,25 @@ def inputs(examples: Path) -> list[Path]:
     found = []
     for path in sorted(examples.rglob("*.json")):
         content = path.read_text(encoding="utf-8")
-        if '"training"' in content and path.name not in ("out.json", "lockstep-models.json"):
+        if '"training"' in content and path.name != "out.json" and "lockstep-models-" not in str(path):
             found.append(path)
     return found
 
 
-def tried(path: Path, examples: Path) -> Row:
-    """Two steps of an input, in its own folder."""
-    name = str(path.relative_to(examples))
-    print(name, file=sys.stderr, end=" ", flush=True)
-    data = shortened(json.loads(path.read_text(encoding="utf-8")))
-    copy = path.with_name("lockstep-models.json")
-    copy.write_text(json.dumps(data), encoding="utf-8")
-    before = {each.name for each in path.parent.iterdir()}
-    try:
-        done = subprocess.run(
-            ["dp", "train", copy.name],
-            cwd=path.parent,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            env=environment(),
-        )
-        row = Row(name, *judged(done))
-    except subprocess.TimeoutExpired:
-        row = Row(name, "too slow", f"two steps were not done in {LIMIT:.0f} s")
-    finally:
-        copy.unlink()
-        for left in {each.name for each in path.parent.iterdir()} - before:
-            subprocess.run(["rm", "-rf", str(path.parent / left)], check=True)
-    print(row.outcome, row.remark, file=sys.stderr, flush=True)
+def tried(path: Path, name: str) -> Row:
+    """Two steps of an input, in a folder beside its own that has all files of it."""
+    with TemporaryDirectory(dir=path.parent.parent, prefix="lockstep-models-") as folder:
+        for each in path.parent.iterdir():
+            (Path(folder) / each.name).symlink_to(each)
+        copy = Path(folder) / "lockstep-models.json"
+        copy.write_text(json.dumps(shortened(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
+        command = ["dp", "train", copy.name]
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT, env=environment())
+            row = Row(name, *judged(done))
+        except subprocess.TimeoutExpired:
+            row = Row(name, "too slow", f"two steps were not done in {LIMIT:.0f} s")
+    print(row.name, row.outcome, row.remark, file=sys.stderr, flush=True)
     return row
 
 
@@ -210,4 +218,4 @@ def smaller(node: Any, key: str = "") -> Any:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), *sys.argv[2:3])
+    main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]), *sys.argv[3:4])

@@ -205,10 +205,10 @@ def write_table(path: Path) -> None:
     np.savetxt(path, np.stack([distance, energy, 1.5 * energy, 2 * energy], axis=1))
 
 
-def kit_input(name: str, folder: Path, **changes: Any) -> dict[str, Any]:
+def kit_input(name: str, folder: Path, frames: int = 6, **changes: Any) -> dict[str, Any]:
     """Writes the data and the input file of a kind; gives the input."""
     kind = KINDS[name]
-    system = tiny_system(folder / "train")
+    system = tiny_system(folder / "train", n_frames=frames)
     atoms = len(np.loadtxt(system / "type.raw", ndmin=1))
     coord = np.load(system / "set.000" / "coord.npy")
     draw = np.random.default_rng(7)

@@ -19,7 +19,14 @@ MISTAKES: dict[str, tuple[str, Change, str]] = {
     "a loss that does not fit": ("dpa1", lambda data: data.update(loss={"type": "dos"}), "loss"),
     "a model neither side knows": ("dpa1", lambda data: data["model"]["descriptor"].update(type="dpa9"), "dpa9"),
     "an unknown learning rate": ("dpa1", lambda data: data["learning_rate"].update(type="steps"), "learning_rate"),
-    "no types": ("dpa1", lambda data: data["model"].pop("type_map"), "type_map"),
+    "types that are no names": ("dpa1", lambda data: data["model"].update(type_map=[8, 1]), "type_map"),
+    "an optimizer that is not served": ("dpa1", lambda data: data.update(optimizer={"type": "LKF"}), "optimizer.type"),
+    "a table that is not there": ("zbl", lambda data: data["model"].update(use_srtab="nowhere.txt"), "nowhere.txt"),
+    "a model that only TensorFlow has": (
+        "dpa1",
+        lambda data: data["model"]["descriptor"].update(type="se_a_ebd_v2"),
+        "dp --tf train",
+    ),
 }
 
 
@@ -51,8 +58,10 @@ def test_another_version_of_deepmd_kit(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit_input("dpa1", folder)
+    before = folder_state(folder)
     monkeypatch.setattr(package, "version", lambda: "3.1.0")
     assert dp("train", "input.json") == 2
+    assert folder_state(folder) == before
     message = capfd.readouterr().err
     assert "version 3.1.0 is installed" in message
     assert "pip install 'lockstep-dp[deepmd]'" in message

@@ -109,6 +109,12 @@ def _translated(where: str) -> Iterator[None]:
         path = ".".join(part for part in error.path or [] if part != "base")
         reason = str(error).split("\n")[0].strip()
         raise InputError(f"DeePMD-kit refuses it: {reason}", where=path or where) from error
+    except OSError as error:
+        raise InputError(
+            f"a file that it names cannot be read: {plain(error)}",
+            where=where or "model",
+            remedy="relative paths start from the folder in which the command is run",
+        ) from error
     except (ValueError, AssertionError, KeyError, TypeError, RuntimeError, NotImplementedError) as error:
         # The argument check knows what is of any backend; only PyTorch's is used here.
         remedy = "where only DeePMD-kit's TensorFlow backend has it: dp --tf train" if where.startswith("model") else ""
