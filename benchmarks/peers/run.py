@@ -67,6 +67,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=3000, help="of accuracy and race (default: 3000)")
     parser.add_argument("--seeds", type=int, default=3, help="of the part accuracy (default: 3)")
     parser.add_argument("--race-cores", type=int, nargs="+", default=[1, 2], help="of the part race (default: 1 2)")
+    parser.add_argument(
+        "--only", default="", help="of the part descriptors: those whose name begins so; others are kept"
+    )
     parser.add_argument("--quick", action="store_true", help="very short runs, kept in a temporary folder")
     parser.add_argument("--output", type=Path, default=HERE, help="folder of results.json and results.md")
     arguments = parser.parse_args()
@@ -93,11 +96,12 @@ def measure_parts(arguments: argparse.Namespace) -> None:
         "descriptors": lambda kept: measure_speed(
             # TensorFlow's inputs of descriptors with a type embedding are different ones.
             [key for key in keys if key != "tensorflow"],
-            DESCRIPTOR_CASES,
+            tuple(case for case in DESCRIPTOR_CASES if case.name.startswith(arguments.only)),
             arguments.rounds,
             core,
             quick,
             kept,
+            results_in(arguments.output).get("descriptors", {}).get("cases", {}),
         ),
         "trained": lambda _: measure_trained(core, quick),
         "many": lambda _: measure_many(arguments.systems, arguments.peer_systems, keys, core, quick),

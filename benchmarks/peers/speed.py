@@ -60,10 +60,19 @@ QUICK_CASES = (Case("float64", 1, 2), Case("float32", 8, 1))
 
 
 def measure_speed(
-    keys: list[str], cases: tuple[Case, ...], rounds: int, core: int, quick: bool, keep: Callable[[Record], None]
+    keys: list[str],
+    cases: tuple[Case, ...],
+    rounds: int,
+    core: int,
+    quick: bool,
+    keep: Callable[[Record], None],
+    known: Record | None = None,
 ) -> Record:
-    """All programs in turn, all cases, several times over; `keep` gets what there is after every round."""
-    results: Record = {case.name: {"batch": case.batch, "rounds": []} for case in cases}
+    """All programs in turn, all cases, several times over; `keep` gets what there is after every round.
+
+    `known` are cases that were measured at another time.
+    """
+    results: Record = {**(known or {}), **{case.name: {"batch": case.batch, "rounds": []} for case in cases}}
     for number in range(rounds):
         for case in (case for case in cases if number < max(1, rounds - case.spared)):
             say(f"round {number + 1} of {rounds}: {case.name}")

@@ -41,6 +41,18 @@ def test_all_frames_may_lie_in_one_row(tmp_path: Path, shape: tuple[int, ...]) -
     assert_same(batches[0], batches[2])
 
 
+def test_only_selected_atoms_may_have_values(tmp_path: Path) -> None:
+    arrays = make_arrays(4, 3)
+    dipole = Array("atomic_dipole", tail=(3,), atomic=True, selected=(1,))
+    some = np.arange(24.0).reshape(4, 6)
+    write_system(tmp_path / "a", [{"coord": arrays["coord"], "box": arrays["box"], "atomic_dipole": some}], TYPES)
+    values = DataSet(tmp_path / "a", NAMES, (dipole,)).read(0, [2, 0]).labels["atomic_dipole"]
+    assert not values[:, 0].any()
+    np.testing.assert_array_equal(values[:, 1:].reshape(2, -1), some[[2, 0]])
+    with pytest.raises(DataError, match="its shape is"):
+        DataSet(tmp_path / "a", NAMES, (Array("atomic_dipole", tail=(3,), atomic=True),))
+
+
 def test_all_labels_have_the_shapes_and_values_of_the_files(tmp_path: Path) -> None:
     arrays = make_arrays(5, 3)
     write_system(tmp_path / "a", [arrays], TYPES)

@@ -160,6 +160,11 @@ KINDS: dict[str, Kind] = {
     "dipole": Kind(
         _standard(SE_A, {**FITTING, "type": "dipole"}), _TENSOR, {"dipole": _frame(3), "atomic_dipole": _atoms(3)}
     ),
+    "dipole of some atoms": Kind(
+        _standard(SE_A, {**FITTING, "type": "dipole", "sel_type": [0]}),
+        {"type": "tensor", "pref": 0.0, "pref_atomic": 1.0},
+        {"atomic_dipole": lambda frames, atoms, draw: draw.normal(size=(frames, 3 * atoms // 2))},
+    ),
     "polar": Kind(
         _standard(SE_A, {**FITTING, "type": "polar"}),
         {"type": "tensor", "pref": 1.0, "pref_atomic": 0.0},

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from kinds import KINDS, kit_input
+from kinds import KINDS, TYPES, kit_input
 
+from lmdb_files import of_set, write_lmdb
 from lockstep.checkpoint.find import load_checkpoint
 from lockstep.observe.lcurve import read_lcurve
 from lockstep.tasks.deepmd.neighbours import KnownLists
-from runs import dp
+from runs import dp, make_frames
 
 
 @pytest.fixture
@@ -72,6 +73,19 @@ def test_two_ranks_equal_one_that_accumulates_two(folder: Path) -> None:
     assert one.keys() == two.keys()
     for key in one:
         torch.testing.assert_close(two[key], one[key], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("size", [1, "mixed:2"])
+def test_frames_of_several_sizes_in_lmdb(folder: Path, size: int | str) -> None:
+    kit_input("dpa1", folder, training__training_data={"systems": "train.lmdb", "batch_size": size})
+    frames = [
+        frame
+        for types in ((0, 0, 1, 1, 0, 1), (1, 0, 0, 1))
+        for frame in of_set(make_frames(2, types, seed=len(types)), types)
+    ]
+    write_lmdb(folder / "train.lmdb", frames, TYPES)
+    assert dp("train", "input.json") == 0
+    assert np.isfinite(read_lcurve("lcurve.out")["rmse_f_trn"]).all()
 
 
 def test_the_log_says_what_trains(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
