@@ -100,7 +100,6 @@ BAD_VALUES = [
     (T + "mixed_precision", {"compute_prec": "float8"}, "training.mixed_precision"),
     (T + "zero_stage", 3, "shard gradients and weights too"),
     (T + "zero_stage", True, "expected 0 or 1"),
-    (TD + "min_pair_dist", 0.5, "training.training_data.min_pair_dist = 0.5: not supported yet"),
     ("model.atom_exclude_types", [0], "model.atom_exclude_types = [0]: not supported yet"),
     ("model.model_dict", {}, "not supported yet"),
     ("model.type", "frozen", "model.type = 'frozen': not supported yet"),

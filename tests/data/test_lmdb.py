@@ -7,9 +7,9 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
-from lmdb_files import of_set, write_lmdb
 from system_files import NAMES, make_arrays, write_system
 
+from lmdb_files import of_set, write_lmdb
 from lockstep.data import DataSet, named
 from lockstep.errors import DataError
 from lockstep.tasks.energy.arrays import LABELS

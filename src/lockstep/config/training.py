@@ -145,7 +145,8 @@ class DataConfig(Section):
 class TrainingDataConfig(DataConfig):
     """The data to train on."""
 
-    unsupported_keys: ClassVar[dict[str, object]] = unsupported.TRAINING_DATA
+    min_pair_dist: NonNegative = 0.0
+    """Leave out frames in which two atoms are closer than this, in Angstrom; 0 leaves none out."""
 
 
 class ValidationDataConfig(DataConfig):

@@ -74,8 +74,6 @@ TRAINING: dict[str, object] = {
     "num_epoch_dict": None,
 }
 
-TRAINING_DATA: dict[str, object] = {"min_pair_dist": 0.0}
-
 MODEL_TYPES = ("dpa4", "DPA4", "SeZM", "sezm", "frozen", "pairtab", "pairwise_dprc", "linear_ener")
 DESCRIPTOR_TYPES = (
     "loc_frame",

@@ -1,6 +1,7 @@
 """Systems on disk -> flat index -> one stream of micro-batches -> this rank's loader."""
 
 from lockstep.data.arrays import ATOMS, Array, named, requiring
+from lockstep.data.chosen import ChosenDataSet
 from lockstep.data.dataset import DataSet
 from lockstep.data.joint import JointDataSet, JointPlan, join_plans
 from lockstep.data.loader import DpLoaderSet, worker_count
@@ -14,6 +15,7 @@ from lockstep.data.summary import summary_lines
 __all__ = [
     "ATOMS",
     "Array",
+    "ChosenDataSet",
     "DataSet",
     "DpLoaderSet",
     "Draw",

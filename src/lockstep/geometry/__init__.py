@@ -5,7 +5,7 @@ from lockstep.geometry.basis import SplineBasis
 from lockstep.geometry.cache import PairCache
 from lockstep.geometry.environment import Bases, Environment, EnvironmentBuilder, Features
 from lockstep.geometry.moments import Moments
-from lockstep.geometry.pairs import Pairs, SamePlaceError, batch_pairs, find_pairs
+from lockstep.geometry.pairs import Pairs, SamePlaceError, batch_pairs, find_pairs, has_close_atoms
 from lockstep.geometry.rows import Rows
 from lockstep.geometry.scale import RowScale
 from lockstep.geometry.view import Columns, View
@@ -27,4 +27,5 @@ __all__ = [
     "View",
     "batch_pairs",
     "find_pairs",
+    "has_close_atoms",
 ]

@@ -109,6 +109,13 @@ def batch_pairs(batch: MicroBatch, frame: int, cutoff: Cutoff, own: NDArray[np.b
         raise batch.refusal(frame, error.reason, error.remedy) from error
 
 
+def has_close_atoms(batch: MicroBatch, distance: float) -> NDArray[np.bool_]:
+    """[B] whether two atoms of a frame are closer than `distance`, in whatever image of the cell."""
+    cells = [None] * len(batch.types) if batch.cell is None else list(batch.cell)
+    frames = zip(batch.coord, cells, batch.types, strict=True)
+    return np.array([len(all_pairs(coord[types >= 0], cell, distance)[0]) > 0 for coord, cell, types in frames])
+
+
 def _refuse_same_place(centre: NDArray, neighbour: NDArray, vector: NDArray) -> None:
     # One component first: that leaves few pairs to look at closely.
     near = np.flatnonzero(np.abs(vector[:, 0]) < SAME_PLACE)

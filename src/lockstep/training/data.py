@@ -7,13 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from lockstep.config import AnyInput, ForeignInput
 from lockstep.config.foreign import BranchConfig, ForeignTrainingConfig
-from lockstep.config.training import DataConfig
-from lockstep.data import DataSet, Plan, join_plans, make_plan, summary_lines
+from lockstep.config.training import DataConfig, TrainingDataConfig
+from lockstep.data import ChosenDataSet, DataSet, Plan, join_plans, make_plan, summary_lines
+from lockstep.errors import InputError
+from lockstep.geometry import has_close_atoms
 from lockstep.tasks import Task
 
 log = logging.getLogger(__name__)
+
+_CHUNK_ATOMS = 4096
 
 
 class Data(NamedTuple):
@@ -70,7 +76,24 @@ def open_plan(
         input_folder=folder,
         option=f"{where}.systems",
     )
+    if isinstance(data, TrainingDataConfig) and data.min_pair_dist > 0:
+        dataset = without_close_atoms(dataset, data.min_pair_dist, f"{where}.min_pair_dist")
     plan = make_plan(dataset, data.batch_size, data.sys_probs, auto_prob=data.auto_prob, where=where)
     for line in summary_lines(purpose if part is None else f"{purpose} {part}", plan):
         log.info(line)
     return plan
+
+
+def without_close_atoms(dataset: DataSet, distance: float, where: str) -> DataSet:
+    """The frames in which no two atoms are closer than `distance`. All of them are read for this."""
+    kept = []
+    for system, count in enumerate(dataset.n_frames.tolist()):
+        size = max(1, _CHUNK_ATOMS // int(dataset.natoms[system]))
+        parts = [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
+        close = [has_close_atoms(dataset.read(system, part), distance) for part in parts]
+        kept.append(np.flatnonzero(~np.concatenate(close)))
+    left = sum(map(len, kept))
+    if not left:
+        raise InputError("leaves out all frames", where=where, value=distance, remedy="lower it: it is in Angstrom")
+    log.info("%s = %g leaves out %d of %d frames", where, distance, dataset.total_frames - left, dataset.total_frames)
+    return ChosenDataSet(dataset, kept)
