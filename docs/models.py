@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-LIMIT = 240.0
+LIMIT = 600.0
 SMALL = {
     "nlayers": 1,
     "n_blocks": 1,
@@ -72,7 +72,8 @@ writes `.dp` (and, with DeePMD-kit, `-o model.pth`, or `.pt2` for DPA-4), `dp te
   checkpoints; multi-task runs and `ema_full_validation` are not served by it.
 - `fitting_net.sel_type` of tensors is understood as the TensorFlow backend does: other types are left out, and files may
   have labels of the selected atoms alone.
-- Not done: the optimizer LKF.
+- Not done: the optimizer LKF, which takes several passes through the model in every step, on atoms that it draws
+  anew in every run. DeePMD-kit's own trainer has it: `python -m deepmd --pt train`.
 - DeePMD-kit's operator library was built for one version of torch. With any other it is left out, and the log says so
   once; training does not need it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,5 +131,6 @@ def translated(where: str, action: Callable[[], Any]) -> Any:
 def plain(error: Exception) -> str:
     """The beginning of an error, for one line."""
     text = f"the key {error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
-    words = " ".join(text.split()) or type(error).__name__
+    # What a module looks like inside helps nobody.
+    words = re.sub(r": \[?\w+\( .*", "", " ".join(text.split())) or type(error).__name__
     return words if len(words) <= _LONGEST else words[:_LONGEST] + " ..."
