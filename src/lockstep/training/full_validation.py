@@ -34,7 +34,9 @@ State = Callable[[int, None], tuple[dict[str, Tensor], dict[str, Any]]]
 
 
 class AtIntervals(Protocol):
-    """Something that is called after every step and acts where it is due."""
+    """Something that is done after steps at which it is due."""
+
+    def due(self, step: int) -> bool: ...
 
     def __call__(self, step: int, lr: float) -> None: ...
 
@@ -47,6 +49,9 @@ class AtIntervals(Protocol):
 
 class NoFullValidation:
     """For runs that do not ask for it."""
+
+    def due(self, step: int) -> bool:
+        return False
 
     def __call__(self, step: int, lr: float) -> None:
         """Do nothing."""
@@ -83,10 +88,11 @@ class FullValidation:
         self._config, self._first_step = config, first_step
         self._file, self._store, self._state = file, store, state
 
+    def due(self, step: int) -> bool:
+        return step >= self._first_step and step % self._config.validation_freq == 0
+
     def __call__(self, step: int, lr: float) -> None:
-        """Validate where it is due, and keep the weights if they are among the best."""
-        if step < self._first_step or step % self._config.validation_freq:
-            return
+        """Validate, and keep the weights if they are among the best."""
         errors = self.errors()
         self._file.write(step, lr, errors)
         metric = self._config.validation_metric

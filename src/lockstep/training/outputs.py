@@ -149,8 +149,7 @@ class Outputs:
         self._display.count(step)
         self._bar.update(step)
         self._scalars.write(step, lr, metrics)
-        with self._phases(VALIDATION):
-            self._validate_all(step, lr)
+        self._validate_fully(step, lr)
         if self._average:
             metrics = self._interval = metrics if self._interval is None else self._interval + metrics
         if not self._display.due(step):
@@ -170,6 +169,13 @@ class Outputs:
             log.info(self._display.lap(step))
         self._budget.show(step)
         self._bar.note(train, valid)
+
+    def _validate_fully(self, step: int, lr: float) -> None:
+        if not self._validate_all.due(step):
+            return
+        self._settle()
+        with self._phases(VALIDATION):
+            self._validate_all(step, lr)
 
     def save(self, step: int, anyway: bool = False) -> None:
         """Begin to write a checkpoint where one is due, or `anyway`; tell when an earlier one could not be written."""
