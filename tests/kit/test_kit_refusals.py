@@ -15,7 +15,11 @@ from runs import dp, folder_state
 
 Change = Callable[[dict[str, Any]], Any]
 MISTAKES: dict[str, tuple[str, Change, str]] = {
-    "an unknown key": ("dpa1", lambda data: data["model"]["descriptor"].update(neurons=[2]), "neurons"),
+    "an unknown key": (
+        "dpa1",
+        lambda data: data["model"]["descriptor"].update(neurons=[2]),
+        "model.descriptor: DeePMD-kit refuses it: undefined key `neurons`",
+    ),
     "a loss that does not fit": ("dpa1", lambda data: data.update(loss={"type": "dos"}), "loss"),
     "a model neither side knows": ("dpa1", lambda data: data["model"]["descriptor"].update(type="dpa9"), "dpa9"),
     "an unknown learning rate": ("dpa1", lambda data: data["learning_rate"].update(type="steps"), "learning_rate"),
@@ -24,7 +28,7 @@ MISTAKES: dict[str, tuple[str, Change, str]] = {
     "a table that is not there": ("zbl", lambda data: data["model"].update(use_srtab="nowhere.txt"), "nowhere.txt"),
     "a model that only TensorFlow has": (
         "dpa1",
-        lambda data: data["model"]["descriptor"].update(type="se_a_ebd_v2"),
+        lambda data: data["model"].update(descriptor={"type": "se_a_ebd_v2", "sel": [8, 8], "rcut": 4.0}),
         "dp --tf train",
     ),
 }

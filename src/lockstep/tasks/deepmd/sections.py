@@ -107,8 +107,9 @@ def _translated(where: str) -> Iterator[None]:
     try:
         yield
     except ArgumentError as error:
-        path = ".".join(part for part in error.path or [] if part != "base")
-        reason = str(error).split("\n")[0].strip()
+        places = error.path.split("/") if isinstance(error.path, str) else error.path or []
+        path = ".".join(part for part in places if part != "base")
+        reason = str(error).split("\n")[0].rpartition("] ")[2].strip()
         raise InputError(f"DeePMD-kit refuses it: {reason}", where=path or where) from error
     except OSError as error:
         raise InputError(
