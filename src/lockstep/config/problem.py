@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from lockstep.errors import InputError
 
-_SCREENFUL = 12
+_SCREENFUL, _LINES, _LETTERS = 12, 22, 1700
 NO_VALUE = object()
 
 
@@ -33,10 +33,24 @@ def combine(problems: Sequence[Problem], source: str) -> InputError:
     assert problems
     if len(problems) == 1:
         return problems[0].error()
-    shown = [str(problem.error()).replace("\n", "\n  ") for problem in problems[:_SCREENFUL]]
+    shown = list(_screenful(problems))
     rest = len(problems) - len(shown)
     tail = [f"and {rest} more"] if rest else []
     return InputError("\n  ".join([f"{len(problems)} mistakes", *shown, *tail]), where=source)
+
+
+def _screenful(problems: Sequence[Problem]) -> Iterator[str]:
+    """The first of the problems in words, each remedy once, as many as a screen has room for."""
+    advice: set[str] = set()
+    letters = lines = 0
+    for problem in problems[:_SCREENFUL]:
+        known = problem.remedy in advice
+        advice.add(problem.remedy)
+        text = str((replace(problem, remedy="") if known else problem).error()).replace("\n", "\n  ")
+        letters, lines = letters + len(text), lines + text.count("\n") + 1
+        if lines > _LINES or letters > _LETTERS:
+            return
+        yield text
 
 
 def nearest(name: str, known: Collection[str], listed: Iterable[str] | None = None) -> str:
