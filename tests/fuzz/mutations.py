@@ -57,7 +57,7 @@ ODD_VALUES: list[Any] = [
     *("/", ".", "..", "~", "train", "train#", "#", "/dev/null", "model.ckpt", "float32", "int8", "se_e2_r", "hybrid"),
     *([], {}, [[]], [{}], [None], [0], [-1], [1e30], [1, 2, 3], ["A"], ["A", "A"], [True], [[0, 1]], {"a": 1}),
     *({"type": "hybrid"}, {"type": None}, {"_comment": 1}, {"": 0}),
-    *(_deep(20), _deep(60), _deep(400)),
+    *(_deep(20), _deep(60), _deep(120)),
 ]
 odd_values = st.sampled_from(ODD_VALUES)
 
