@@ -46,8 +46,8 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
         entry_points = archive.read(f"lockstep_dp-{__version__}.dist-info/entry_points.txt").decode()
         metadata = archive.read(f"lockstep_dp-{__version__}.dist-info/METADATA").decode()
     package = ROOT / "src"
-    ours = {str(path.relative_to(package)) for path in (package / "lockstep").rglob("*") if path.is_file()}
-    assert {name for name in ours if not name.endswith(".pyc") and ".egg-info" not in name} <= inside
+    ours = {path.relative_to(package) for path in (package / "lockstep").rglob("*") if path.is_file()}
+    assert {str(path) for path in ours if "__pycache__" not in path.parts} <= inside
     assert not [name for name in inside if not name.startswith(("lockstep/", "lockstep_dp-"))]
     for line in ("dp = lockstep.cli.main:main", "lockstep = lockstep.cli.main:main", "lockstep = lockstep.takeover"):
         assert line in entry_points
