@@ -25,7 +25,7 @@ PIP := -m pip --disable-pip-version-check install --quiet --constraint constrain
 export PIP_ROOT_USER_ACTION := ignore
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-kit models lammps faults lint types bench bench-peers browser pictures docs site mistakes clean
+.PHONY: help demo test test-kit models lammps faults lint types bench bench-peers gpu browser pictures docs site mistakes clean
 
 
 help: ## list the targets
@@ -106,6 +106,10 @@ bench: $(VENV)/.ready ## start-up time, speed and memory of the water example
 bench-peers: $(VENV)/.ready ## side by side with DeePMD-kit, and one rank against two: half an hour on an idle machine
 	@$(BIN)/python benchmarks/peers/run.py
 	$(BIN)/python benchmarks/parallel.py
+
+# For the first who has one: nobody who wrote this does.
+gpu: $(VENV)/.ready ## try a GPU: tests on it, then the speed beside DeePMD-kit, with a summary to paste into an issue
+	@$(BIN)/python benchmarks/gpu.py
 
 # Chromium is no Python package: Debian has it, as root this target fetches it from there.
 browser: $(VENV)/.ready ## try the report's page in a real browser

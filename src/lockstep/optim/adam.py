@@ -15,7 +15,8 @@ from lockstep.errors import CheckpointError
 if TYPE_CHECKING:
     from lockstep.config.optimizer import AdamConfig, AdamWConfig
 
-_FUSED_DEVICES = {"cpu", "cuda"}
+_FUSED_DEVICES = {"cpu", "cuda", "meta"}
+"""Where torch has the fused kernel; on the meta device, so that what runs on a GPU is what is tried there."""
 
 
 class Adam:
