@@ -62,16 +62,16 @@ def run(args: argparse.Namespace) -> int:
     from lockstep.training.script import LogOptions, run_training
 
     options = Options(
-        args.restart,
-        args.init_model,
-        args.init_frz_model,
-        args.skip_neighbor_stat,
-        args.output,
-        args.profile,
-        args.timeline,
-        args.ranks_per_frame,
-        args.finetune,
-        args.model_branch,
+        restart=args.restart,
+        init_model=args.init_model,
+        init_frz_model=args.init_frz_model,
+        skip_neighbor_stat=args.skip_neighbor_stat,
+        output=args.output,
+        profile=args.profile,
+        timeline=args.timeline,
+        ranks_per_frame=args.ranks_per_frame,
+        finetune=args.finetune,
+        head=args.model_branch,
     )
     run_training(
         args.INPUT, None, options, LogOptions(args.log_path, args.log_level, args.mpi_log), partial(tell, args.verb)

@@ -73,7 +73,14 @@ def train(
         others: as the options of `dp train`.
     """
     options = Options(
-        restart, init_model, init_frz_model, skip_neighbor_stat, output, profile, timeline, ranks_per_frame
+        restart=restart,
+        init_model=init_model,
+        init_frz_model=init_frz_model,
+        skip_neighbor_stat=skip_neighbor_stat,
+        output=output,
+        profile=profile,
+        timeline=timeline,
+        ranks_per_frame=ranks_per_frame,
     )
     config = run_training(source, task, options, LogOptions(log_path, log_level, mpi_log))
     return Result(Path(config.training.disp_file), checkpoint_prefix(config), Path(output))
