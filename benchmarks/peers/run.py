@@ -28,7 +28,7 @@ from many import measure_many
 from measure import ROOT, RunError, about_machine, keep_off, say
 from programs import PROGRAMS, set_up
 from race import measure_race
-from speed import CASES, DESCRIPTOR_CASES, QUICK_CASES, measure_speed, measure_trained
+from speed import CASES, QUICK_CASES, descriptor_cases, measure_speed, measure_trained
 from tables import write_report
 
 HERE = Path(__file__).resolve().parent
@@ -70,6 +70,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", default="", help="of the part descriptors: those whose name begins so; others are kept"
     )
+    parser.add_argument("--brief", action="store_true", help="of the part descriptors: 15 steps, none of them warm")
     parser.add_argument("--quick", action="store_true", help="very short runs, kept in a temporary folder")
     parser.add_argument("--output", type=Path, default=HERE, help="folder of results.json and results.md")
     arguments = parser.parse_args()
@@ -96,10 +97,10 @@ def measure_parts(arguments: argparse.Namespace) -> None:
         "descriptors": lambda kept: measure_speed(
             # TensorFlow's inputs of descriptors with a type embedding are different ones.
             [key for key in keys if key != "tensorflow"],
-            tuple(case for case in DESCRIPTOR_CASES if case.name.startswith(arguments.only)),
+            tuple(case for case in descriptor_cases(arguments.brief) if case.name.startswith(arguments.only)),
             arguments.rounds,
             core,
-            quick,
+            quick or arguments.brief,
             kept,
             results_in(arguments.output).get("descriptors", {}).get("cases", {}),
         ),

@@ -55,8 +55,12 @@ class Case:
 
 
 CASES = (Case("float64", 1, 20), Case("float32", 1, 20), Case("float64", 8, 5, 1), Case("float32", 8, 5, 1))
-DESCRIPTOR_CASES = tuple(Case("float64", 1, 20, descriptor=name) for name in inputs.descriptors())
 QUICK_CASES = (Case("float64", 1, 2), Case("float32", 8, 1))
+
+
+def descriptor_cases(brief: bool) -> tuple[Case, ...]:
+    """Other descriptors than the example's own; where it shall be brief, so few steps that nothing is kept yet."""
+    return tuple(Case("float64", 1, 5 if brief else 20, descriptor=name) for name in inputs.descriptors())
 
 
 def measure_speed(
