@@ -24,7 +24,8 @@ nothing for twelve seconds where it may wait for a disk. Seconds are from the fa
 
 
 def main(path: str, timeout: float = 5.0) -> str:
-    rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    kept = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    rows = list({row["case"]: row for row in kept}.values())  # of a test that was run again, the last one
     lines = ["| launcher | fault | where | worker | seconds | exit code | last checkpoint | what the log says |"]
     lines.append("| --- | --- | --- | --- | ---: | ---: | --- | --- |")
     for row in sorted(rows, key=order):
