@@ -73,7 +73,7 @@ def start(command: list[str], cwd: Path | None = None, **changes: str) -> subpro
     )
 
 
-def finish(job: subprocess.Popen[str], folder: Path, limit: float = 60.0) -> Outcome:
+def finish(job: subprocess.Popen[str], folder: Path, limit: float = 180.0) -> Outcome:
     begin = time.monotonic()
     try:
         text, _ = job.communicate(timeout=limit)
@@ -94,7 +94,7 @@ def dp(*arguments: str) -> list[str]:
     return [find(BIN / "dp"), *arguments]
 
 
-def run_in(folder: Path, command: list[str], limit: float = 120.0, **changes: str) -> Outcome:
+def run_in(folder: Path, command: list[str], limit: float = 200.0, **changes: str) -> Outcome:
     """`command` in `folder`, to its end."""
     return finish(start(command, folder, **changes), folder, limit)
 

@@ -11,7 +11,7 @@ import pytest
 from cluster import slurm, two_hosts
 from jobs import TOY, done_by_the_trainer, environment, finish, processes_of, run, start, torchrun
 
-pytestmark = [pytest.mark.parallel, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.parallel, pytest.mark.timeout(300)]
 
 
 @done_by_the_trainer

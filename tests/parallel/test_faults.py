@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from jobs import ALL, done_by_the_trainer, mpirun, processes_of, run, torchrun
 
-pytestmark = [pytest.mark.parallel, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.parallel, pytest.mark.timeout(300)]
 
 TIMEOUT = 4.0
-START_UP = 30.0
+START_UP = 100.0
 # What the real trainer does not try by default, see test_train_faults.py.
 SELECTION = {
     ("mpirun", "kill", 1),

@@ -54,7 +54,7 @@ def by_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parallel
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SOME)
 def test_the_training_is_that_of_torch(name: str, tmp_path: Path, by_torch: Path) -> None:
     write_copper(tmp_path)
@@ -69,7 +69,7 @@ def test_the_training_is_that_of_torch(name: str, tmp_path: Path, by_torch: Path
 
 
 @pytest.mark.parallel
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SOME)
 def test_parts_of_a_group(name: str, tmp_path: Path) -> None:
     assert_exchanged_in_parts(run_by(name, 4, tmp_path, str(SPLITTER), str(tmp_path)))

@@ -41,7 +41,7 @@ def assert_exchanged_in_parts(outcome: Outcome) -> None:
 
 
 @pytest.mark.parallel
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "launcher", [lambda: mpirun("-np", "4"), lambda: torchrun("--nproc_per_node=4")], ids=["mpi", "torch"]
 )

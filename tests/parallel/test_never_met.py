@@ -14,11 +14,11 @@ from copper import write_copper
 from fault_rows import keep_row
 from jobs import ALL, Outcome, dp, finish, mpirun, quiet_port, run_in, start, torchrun
 
-pytestmark = [pytest.mark.parallel, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.parallel, pytest.mark.timeout(300)]
 
 LIMIT = 3.0
 # Loading the libraries on a busy machine, and the slack that better words are given.
-START_UP = 35.0
+START_UP = 100.0
 NEVER = [
     ("another program", ["sleep", "1000"], {}),
     ("another way to meet", ["env", "LOCKSTEP_GROUP=torch", *dp("train", "input.json")], {"MASTER_ADDR": "127.0.0.1"}),

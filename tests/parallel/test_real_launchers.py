@@ -10,7 +10,7 @@ import pytest
 from jobs import BIN, SIDE, TOY, Outcome, done_by_the_trainer, environment, find, finish, mpirun, run, start, torchrun
 from key_value_server import KeyValueServer
 
-pytestmark = [pytest.mark.parallel, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.parallel, pytest.mark.timeout(300)]
 
 
 def assert_trained_together(outcome: Outcome, launcher: str, group: str, size: int = 2) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jobs import Outcome, quiet_port, run, torchrun
 
-pytestmark = [pytest.mark.parallel, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.parallel, pytest.mark.timeout(300)]
 
 
 def run_rank(folder: Path, **variables: str) -> Outcome:

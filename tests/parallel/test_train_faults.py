@@ -22,7 +22,7 @@ from jobs import ALL, ROOT, Outcome, dp, finish, mpirun, quiet_port, run_in, sta
 
 from lockstep.checkpoint.find import load_checkpoint
 
-pytestmark = [pytest.mark.parallel, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.parallel, pytest.mark.timeout(300)]
 
 TIMEOUT = 5.0
 # Seconds that an end may take beyond the timeout where others need the processor; the table has those that it took.

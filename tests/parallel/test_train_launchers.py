@@ -12,7 +12,7 @@ from jobs import SIDE, Outcome, dp, environment, find, finish, mpirun, run_in, s
 
 from runs import dp as dp_here
 
-pytestmark = [pytest.mark.parallel, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.parallel, pytest.mark.timeout(300)]
 
 FILES = {
     "budget.jsonl",
