@@ -18,7 +18,8 @@ Where the table says "finished", the run went on by itself to its end.
 `kill`, `term`, `usr1` and `stop` are the signals SIGKILL, SIGTERM, SIGUSR1 and SIGSTOP, `twice` is SIGTERM and again;
 after `term` and `usr1` while it trains, a run saves the step that it is in. `raise` is an error in Python; `loss`
 and `gradient` are such that are not finite numbers; `read` is a frame that cannot be read; `slow` is a worker that does
-nothing for twelve seconds where it may wait for a disk. Seconds are from the fault to the end of the job.
+nothing for twelve seconds where it may wait for a disk. Seconds are from the fault to the end of
+the job; where workers do not meet, from its start.
 
 """
 
@@ -31,7 +32,7 @@ def main(path: str, timeout: float = 5.0) -> str:
     for row in sorted(rows, key=order):
         cells = [*split(row["case"]), f"{row['seconds']:.1f}", row["code"], row["checkpoint"], shortened(row["words"])]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-    slowest = max(row["seconds"] for row in rows if row["checkpoint"] != "finished")
+    slowest = max(row["seconds"] for row in rows if row["checkpoint"].startswith(("step", "none")))
     return HEAD.format(timeout=timeout, slowest=slowest) + "\n".join(lines) + "\n"
 
 
