@@ -90,9 +90,7 @@ def descriptors_section(results: Record) -> str:
     peers = [key for key in PEERS if all(key in r for case in cases.values() for r in case["rounds"])]
     header = ("", TITLES["lockstep"], *(title for key in peers for title in (TITLES[key], "ratio")), "aim")
     rows = [(*case_row(name, case, peers, "step_processor")[:-1], "4") for name, case in cases.items()]
-    note = (
-        "Processor time of a step, by the median interval of the learning curve: it hardly depends on what else runs."
-    )
+    note = "Processor time of a step, which a busy machine disturbs less than the time on the clock."
     return "\n\n".join(["### Other descriptors", note, table(header, rows), about(record)])
 
 
@@ -103,7 +101,8 @@ def case_row(name: str, case: Record, peers: list[str], figure: str = "step") ->
     for key in peers:
         ratios = [r[key][figure] / r["lockstep"][figure] for r in rounds]
         row.append(f"{1000 * median(rounds, key, figure) / batch:.1f}")
-        row.append(f"**{statistics.median(ratios):.1f}** ({min(ratios):.1f} to {max(ratios):.1f})")
+        span = f" ({min(ratios):.1f} to {max(ratios):.1f})" if len(ratios) > 1 else ""
+        row.append(f"**{statistics.median(ratios):.1f}**{span}")
     return (*row, AIMS.get(name.split(",")[0], ""))
 
 
