@@ -56,8 +56,11 @@ def on_terminal(log: Path, ending: str, stop: str = "") -> str:
         os.environ.update(TERM="xterm-256color", COLUMNS="90", PYTHONPATH=SOURCE)
         os.execv(sys.executable, [sys.executable, "-c", TRAINING, str(log), ending])
     written, deadline = b"", time.monotonic() + 60
+    # Not select, which knows the first thousand open files only.
+    waiting = select.poll()
+    waiting.register(terminal, select.POLLIN)
     while time.monotonic() < deadline:
-        if select.select([terminal], [], [], 1.0)[0]:
+        if waiting.poll(1000):
             try:
                 part = os.read(terminal, 65536)
             except OSError:

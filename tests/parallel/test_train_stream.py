@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,17 +41,17 @@ class Record:
 def record(monkeypatch: pytest.MonkeyPatch) -> Record:
     kept = Record()
     monkeypatch.setenv("NUM_WORKERS", "1")
-    # The loader that a thread takes its next micro-batch from belongs to the step that this thread is in.
+    # What a thread takes from its loader belongs to the step that this thread is in.
     step_of: dict[int, int] = {}
     do_step, take, write = Trainer.step, DpLoaderSet.__next__, LearningCurve.write
 
     def step(self: Trainer, number: int) -> Any:
-        step_of[id(self.samples)] = number
+        step_of[threading.get_ident()] = number
         return do_step(self, number)
 
     def next_item(self: DpLoaderSet[Any]) -> Any:
         batch, prepared = take(self)
-        kept.steps[step_of[id(self)]].append((batch.number, batch.system, tuple(batch.frames.tolist())))
+        kept.steps[step_of[threading.get_ident()]].append((batch.number, batch.system, tuple(batch.frames.tolist())))
         return batch, prepared
 
     def row(self: LearningCurve, step: int, lr: float, train: Any, valid: Any = None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -247,6 +249,20 @@ def test_the_loop_never_changes_the_input(folder: Path) -> None:
     before = copy.deepcopy(given)
     train(folder)
     assert given == before
+
+
+def test_trainings_leave_no_open_files(folder: Path) -> None:
+    """A notebook, or this test session, has many of them in one process."""
+
+    def open_files() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    train(folder)
+    before = open_files()
+    for _ in range(3):
+        train(folder)
+    assert open_files() <= before
 
 
 def test_the_way_to_the_first_step_loads_nothing_of_torchs_compiler(folder: Path) -> None:

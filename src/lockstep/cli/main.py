@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import logging
 import os
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; user mistakes end with one screen and exit code 2."""
     # Modules make objects by the hundred thousand that stay: looking for garbage among them is a fifth of start-up.
     gc.set_threshold(100_000, 50, 100)
+    # What is left when the process ends needs no search for garbage either, which would take most of a second.
+    atexit.register(gc.freeze)
     _fill_closed_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -65,9 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"dp {args.verb}: interrupted", file=sys.stderr)
         return 130
-    finally:
-        # The process ends with this: what is left needs no search for garbage, which takes most of a second.
-        gc.freeze()
 
 
 def _fill_closed_streams() -> None:
