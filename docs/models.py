@@ -72,8 +72,10 @@ writes `.dp` (and, with DeePMD-kit, `-o model.pth`, or `.pt2` for DPA-4), `dp te
   checkpoints; multi-task runs and `ema_full_validation` are not served by it.
 - `fitting_net.sel_type` of tensors is understood as the TensorFlow backend does: other types are left out, and files may
   have labels of the selected atoms alone.
-- Not done: the optimizer LKF, which takes several passes through the model in every step, on atoms that it draws
-  anew in every run. DeePMD-kit's own trainer has it: `python -m deepmd --pt train`.
+- `optimizer.type` LKF, the Kalman filter, learns from the energies of a micro-batch and then from the forces on four
+  groups of six atoms, with one pass through the model for each. The weights are those of DeePMD-kit's own trainer
+  (`tests/kit/test_kit_kalman.py`); other than there, the atoms are drawn from the seed, so that a restart goes on bit for
+  bit, and several ranks need no GPU. It trains one model with a loss of type `ener`.
 - DeePMD-kit's operator library was built for one version of torch. With any other it is left out, and the log says so
   once; training does not need it.
 

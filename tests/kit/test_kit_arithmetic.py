@@ -34,8 +34,8 @@ def losses_here(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return losses
 
 
-def losses_there(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The loss of every step of DeePMD-kit's trainer, which draws its frames in this program's order."""
+def kit_trainer(data: dict[str, Any], steps: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """DeePMD-kit's trainer, which draws its frames in this program's order."""
     from deepmd.pt.entrypoints.main import get_trainer
     from deepmd.pt.utils.dataloader import collate_batch
     from deepmd.utils.argcheck import normalize
@@ -46,9 +46,16 @@ def losses_there(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[
     plan = make_plan(DataSet("train", config_here.type_map), 1, auto_prob="prob_sys_size")
     stream = plan.stream(data["training"]["seed"])
     loaders = trainer.training_dataloader.dataset
-    frames = (int(stream.at(m).frames[0]) for m in range(STEPS))
+    frames = (int(stream.at(m).frames[0]) for m in range(steps))
     batches = ({**collate_batch([loaders.systems[0][frame]]), "sid": 0} for frame in frames)
     trainer.training_data = batches
+    monkeypatch.setattr("deepmd.pt.train.training.Trainer._close_lmdb_loaders", lambda self: None)
+    return trainer
+
+
+def losses_there(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The loss of every step of DeePMD-kit's trainer."""
+    trainer = kit_trainer(data, STEPS, monkeypatch)
     losses: list[float] = []
     forward = trainer.wrapper.forward
 
@@ -58,7 +65,6 @@ def losses_there(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[
         return found
 
     monkeypatch.setattr(trainer.wrapper, "forward", recorded)
-    monkeypatch.setattr("deepmd.pt.train.training.Trainer._close_lmdb_loaders", lambda self: None)
     trainer.run()
     return losses
 

@@ -24,7 +24,11 @@ MISTAKES: dict[str, tuple[str, Change, str]] = {
     "a model neither side knows": ("dpa1", lambda data: data["model"]["descriptor"].update(type="dpa9"), "dpa9"),
     "an unknown learning rate": ("dpa1", lambda data: data["learning_rate"].update(type="steps"), "learning_rate"),
     "types that are no names": ("dpa1", lambda data: data["model"].update(type_map=[8, 1]), "type_map"),
-    "an optimizer that is not served": ("dpa1", lambda data: data.update(optimizer={"type": "LKF"}), "optimizer.type"),
+    "a state that cannot be shared": (
+        "dpa1",
+        lambda data: (data.update(optimizer={"type": "HybridMuon"}), data["training"].update(zero_stage=1)),
+        "training.zero_stage = 1: HybridMuon keeps its whole state on every rank",
+    ),
     "a table that is not there": ("zbl", lambda data: data["model"].update(use_srtab="nowhere.txt"), "nowhere.txt"),
     "a model that only TensorFlow has": (
         "dpa1",

@@ -75,7 +75,24 @@ class HybridMuonConfig(AdaMuonConfig):
     """Damp updates that do not agree with the momentum."""
 
 
-ForeignOptimizer = AdaMuonConfig | HybridMuonConfig
+class KalmanConfig(Section):
+    """DeePMD-kit's layer-wise Kalman filter."""
+
+    type: Literal["LKF"] = "LKF"
+    """The optimizer: a Kalman filter on energies and on the forces of a few atoms, one after the other."""
+    kf_blocksize: Count = 5120
+    """The largest side of a block of the covariance matrix; memory grows with it, time too."""
+    kf_start_pref_e: Positive = 1.0
+    """Weight of the energies at the start of training."""
+    kf_limit_pref_e: Positive = 1.0
+    """Weight of the energies at the end of training."""
+    kf_start_pref_f: Positive = 1.0
+    """Weight of the forces at the start of training."""
+    kf_limit_pref_f: Positive = 1.0
+    """Weight of the forces at the end of training."""
+
+
+ForeignOptimizer = AdaMuonConfig | HybridMuonConfig | KalmanConfig
 
 
 _SUPPORTED = ("data_dict", "model_prob", "num_epoch_dict", "enable_ema", "ema_decay", "ema_ckpt_keep")
@@ -177,7 +194,26 @@ class ForeignInput(RawInput):
                     yield Finding(f"model.model_dict.{name}.{key}", "model.shared_dict has no such part")
         for key in ("data_dict", "model_prob", "num_epoch_dict"):
             yield from _same_names(key, getattr(self.training, key), branches)
+        yield from self._optimizer_findings()
         yield from common_findings(self)
+
+    def _optimizer_findings(self) -> Iterator[Finding]:
+        """Yield what DeePMD-kit's optimizers cannot be combined with."""
+        if not isinstance(self.optimizer, ForeignOptimizer):
+            return
+        name = self.optimizer.type
+        if self.training.zero_stage:
+            yield Finding("training.zero_stage", f"{name} keeps its whole state on every rank", "leave it out")
+        if not isinstance(self.optimizer, KalmanConfig):
+            return
+        if self.training.gradient_max_norm:
+            yield Finding(
+                "training.gradient_max_norm", "a Kalman filter needs the gradients as they are", "leave it out"
+            )
+        if self.branches:
+            yield Finding("optimizer.type", "LKF trains one model, not several of model_dict", "use Adam")
+        elif (self.loss or {}).get("type", "ener") != "ener":
+            yield Finding("optimizer.type", "LKF filters energies and forces: it needs a loss of type ener", "use Adam")
 
 
 def _resolved(value: Any, shared: dict[str, Any]) -> Any:

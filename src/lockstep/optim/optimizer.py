@@ -21,15 +21,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Optimizer(Protocol):
-    """Updates weights by their gradients, which are the same on all ranks.
+class State(Protocol):
+    """What an optimizer remembers.
 
-    The state is plain named tensors, because a checkpoint holds tensors and JSON, nothing that has to be unpickled. It
-    does not depend on the number of ranks: what some of them wrote, any number of them goes on from.
+    It is plain named tensors, because a checkpoint holds tensors and JSON, nothing that has to be unpickled. It does
+    not depend on the number of ranks: what some of them wrote, any number of them goes on from.
     """
-
-    def step(self, lr: float) -> None:
-        """One update at learning rate `lr`. All ranks call it: the weights are the same on all of them afterwards."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state as `<parameter>.<quantity>` -> tensor (not copied); empty before the first update.
@@ -39,6 +36,13 @@ class Optimizer(Protocol):
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `tensors` gave, bit for bit, the step counters included."""
+
+
+class Optimizer(State, Protocol):
+    """Updates weights by their gradients, which are the same on all ranks."""
+
+    def step(self, lr: float) -> None:
+        """One update at learning rate `lr`. All ranks call it: the weights are the same on all of them afterwards."""
 
 
 class Entry(NamedTuple):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lockstep.checkpoint.format import Checkpoint
 from lockstep.config import AnyInput
 from lockstep.data import Array, MicroBatch, Plan
+from lockstep.optim.kalman import KalmanFilter
 from lockstep.optim.optimizer import Optimizer
 from lockstep.parallel.group import Group
 from lockstep.tasks.metrics import Column, LossTerms, Metrics
@@ -111,7 +112,7 @@ class Task(ABC):
         """
         return {}
 
-    def optimizer(self) -> Optimizer | None:
+    def optimizer(self) -> Optimizer | KalmanFilter | None:
         """An optimizer that this task brings along; None for the one that the input file's section makes."""
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lockstep.data import MicroBatch
 from lockstep.optim.optimizer import Optimizer, clip_gradients
@@ -32,8 +32,10 @@ class Trainer:
         samples: this rank's share of the stream, from `first_step` on, as the task has prepared it.
         accumulate: micro-batches whose gradients are averaged in a step, on each rank.
         max_norm: the gradient is scaled down to this norm where it is longer; 0 leaves it alone.
+        extras: numbers that travel with the gradients, beside the errors.
     """
 
+    extras: ClassVar[int] = 0
     task: Task
     schedule: Schedule
     optimizer: Optimizer

@@ -22,7 +22,8 @@ from lockstep.observe.lcurve import LearningCurve, NullCurve
 from lockstep.observe.live import make_bar
 from lockstep.observe.timeline import NullTracer, Tracer
 from lockstep.observe.wishes import find_wishes, observed
-from lockstep.optim.optimizer import Optimizer, make_optimizer
+from lockstep.optim.kalman import KalmanFilter
+from lockstep.optim.optimizer import State, make_optimizer
 from lockstep.parallel.agreement import check_same_setup, check_same_weights, share_weights
 from lockstep.parallel.devices import Placement
 from lockstep.parallel.gradients import GradientAverager
@@ -36,6 +37,7 @@ from lockstep.training.data import Data, open_data
 from lockstep.training.dividing import divide_ranks
 from lockstep.training.folder import prepare_folder
 from lockstep.training.full_validation import AtIntervals, build_full_validation, check_metric
+from lockstep.training.kalman import KalmanTrainer
 from lockstep.training.lock import RunLock
 from lockstep.training.loop import Trainer
 from lockstep.training.options import Options, checkpoint_prefix
@@ -89,11 +91,14 @@ def train(
         outputs = build_outputs(
             task, optimizer, data, course, checkpoint, loader, scalars, verdict, mesh, placement, stack
         )
-        trainer = Trainer(
+        kind_of_step: Any = KalmanTrainer if isinstance(optimizer, KalmanFilter) else Trainer
+        trainer = kind_of_step(
             task=task,
             schedule=course.schedule,
             optimizer=optimizer,
-            averager=GradientAverager(task.module.parameters(), group, extras=2 * len(task.columns)),
+            averager=GradientAverager(
+                task.module.parameters(), group, extras=2 * len(task.columns) + kind_of_step.extras
+            ),
             verdict=verdict,
             samples=((batch, device.taken(made)) for batch, made in loader),
             outputs=outputs,
@@ -186,7 +191,7 @@ def _in_turn(task: Task, group: Group) -> Callable[[MicroBatch], Any]:
 
 def build_outputs(
     task: Task,
-    optimizer: Optimizer,
+    optimizer: State,
     data: Data,
     course: Course,
     checkpoint: Checkpoint | None,
@@ -278,7 +283,7 @@ def with_state(snapshot: Snapshot, part: AtIntervals) -> Snapshot:
     return both
 
 
-def snapshot_of(task: Task, optimizer: Optimizer, course: Course, group: Group) -> Snapshot:
+def snapshot_of(task: Task, optimizer: State, course: Course, group: Group) -> Snapshot:
     """What a checkpoint holds, for all ranks to call: they compare their weights on the way."""
 
     def snapshot(step: int, interval: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,12 +11,12 @@ from torch import Tensor
 from lockstep.checkpoint.format import Checkpoint
 from lockstep.errors import taken_apart
 from lockstep.model.weights import load_weights
-from lockstep.optim.optimizer import Optimizer
+from lockstep.optim.optimizer import State
 from lockstep.tasks import Column, Metrics, Task
 from lockstep.version import __version__
 
 
-def run_tensors(task: Task, optimizer: Optimizer, interval: Metrics | None) -> dict[str, Tensor]:
+def run_tensors(task: Task, optimizer: State, interval: Metrics | None) -> dict[str, Tensor]:
     """Weights, constants and optimizer state, by dotted name."""
     tensors = {f"model.{name}": tensor for name, tensor in task.module.state_dict().items()}
     tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer.tensors().items()}
@@ -37,7 +37,7 @@ def run_info(task: Task, stream: Mapping[str, Any], pace: Mapping[str, int]) -> 
     }
 
 
-def restore(task: Task, optimizer: Optimizer, checkpoint: Checkpoint) -> None:
+def restore(task: Task, optimizer: State, checkpoint: Checkpoint) -> None:
     """Weights and optimizer as the checkpoint has them."""
     with taken_apart(checkpoint.path):
         load_weights(task.module, checkpoint.group("model"), str(checkpoint.path))

@@ -7,7 +7,7 @@ by one function; during a step of this program that function answers from what w
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -79,11 +79,11 @@ class KnownLists:
         self._budget, self._nbytes = budget_bytes, 0
         self._known: dict[Hashable, FrameNeighbours] = {}
         self._find: Callable[..., Extended] = getattr(self._module, _FUNCTION)
-        self._keys: list[Hashable] = []
+        self._keys: Sequence[Hashable] = []
         self.found = 0
 
     @contextmanager
-    def of(self, keys: list[Hashable]) -> Iterator[None]:
+    def of(self, keys: Sequence[Hashable]) -> Iterator[None]:
         """Within, a model that asks is asking about the frames with these keys."""
         self._keys = keys
         setattr(self._module, _FUNCTION, self._answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +12,19 @@ import torch
 from torch import Tensor
 
 from lockstep.config import AnyInput
-from lockstep.config.foreign import ForeignInput, ForeignOptimizer
+from lockstep.config.foreign import ForeignInput, ForeignOptimizer, KalmanConfig
 from lockstep.data import Array, DataSet, JointDataSet, MicroBatch
+from lockstep.errors import InputError
 from lockstep.geometry.cache import cache_budget
 from lockstep.interop.kit.files import ALIASES, ONLY
+from lockstep.memory import free_memory
+from lockstep.optim.kalman import KalmanFilter
 from lockstep.optim.optimizer import Optimizer
 from lockstep.tasks.deepmd.batch import Inputs, Labels, Translator
 from lockstep.tasks.deepmd.branches import Models
 from lockstep.tasks.deepmd.neighbours import KnownLists
 from lockstep.tasks.deepmd.optimizers import DeepmdOptimizer
+from lockstep.tasks.deepmd.signals import SIGNALS, Signal, drawn_atoms, measured, weights_at
 from lockstep.tasks.deepmd.start import Start, make_start, wanted_arrays
 from lockstep.tasks.metrics import Column, LossTerms, Metrics, energy_differences
 from lockstep.tasks.task import Job, Task
@@ -37,7 +41,7 @@ class Sample:
     branch: str
     inputs: Inputs
     labels: Labels
-    keys: list[Hashable]
+    keys: list[tuple[str, int]]
 
 
 class DeepmdTask(Task):
@@ -45,6 +49,7 @@ class DeepmdTask(Task):
 
     config: ForeignInput
     module: Models
+    signals = SIGNALS
 
     def __init__(self, job: Job, start: Start) -> None:
         self.config, self.title, self.module = start.config, start.title, start.module
@@ -74,7 +79,7 @@ class DeepmdTask(Task):
     def _sample(self, batch: MicroBatch, dataset: DataSet, purpose: str) -> Sample:
         name = dataset.part_of(batch.system) if isinstance(dataset, JointDataSet) else ONLY
         translator = self._translators[name]
-        keys: list[Hashable] = [(purpose, int(frame)) for frame in batch.frames]
+        keys = [(purpose, int(frame)) for frame in batch.frames]
         return Sample(name, translator.inputs(batch), translator.labels(batch), keys)
 
     def loss(self, sample: Sample, lr: float) -> LossTerms:
@@ -101,10 +106,38 @@ class DeepmdTask(Task):
         assert types is not None
         return energy_differences(predicted, labels, types >= 0)
 
-    def optimizer(self) -> Optimizer | None:
+    def signal(self, sample: Sample, number: int, step: int, done: float) -> Signal:
+        """A measurement of a Kalman filter: the energies, or the forces on some atoms, which the frames determine."""
+        section = self.config.optimizer
+        assert isinstance(section, KalmanConfig)
+        predicted, total, errors = self._answer(sample, self._job.start_lr)
+        types = sample.inputs["atype"]
+        assert types is not None
+        seeds = [self.config.training.seed or 0, step, *(frame for _, frame in sample.keys)]
+        group = drawn_atoms(types >= 0, number, seeds) if number else None
+        weight = weights_at(section, done)[min(number, 1)]
+        values = measured(predicted, sample.labels, group, weight)
+        return Signal(*values, self._metrics(sample, total.detach(), _displayed(errors)))
+
+    def optimizer(self) -> Optimizer | KalmanFilter | None:
         """DeePMD-kit's, where the input names one."""
         section = self.config.optimizer
+        if isinstance(section, KalmanConfig):
+            return self._kalman_filter(section)
         return DeepmdOptimizer(self.module, section) if isinstance(section, ForeignOptimizer) else None
+
+    def _kalman_filter(self, section: KalmanConfig) -> KalmanFilter:
+        parameters = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+        needed = KalmanFilter.bytes_needed(parameters, section.kf_blocksize)
+        free = free_memory(self._job.group.context.local_size)
+        log.info("optimizer: Kalman filter with %.3g GB of covariances on every rank", needed / 1e9)
+        if needed > free:
+            raise InputError(
+                f"the covariances take {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free",
+                where=f"optimizer.kf_blocksize = {section.kf_blocksize}",
+                remedy="make it smaller: the memory shrinks with it",
+            )
+        return KalmanFilter(parameters, section.kf_blocksize)
 
     def after_update(self, step: int) -> None:
         if self._decay is not None:
@@ -115,7 +148,7 @@ class DeepmdTask(Task):
 
     def _called(self, sample: Sample, lr: float) -> tuple[Tensor, dict[str, Any]]:
         _, total, errors = self._answer(sample, lr)
-        return total, {name: value for name, value in errors.items() if "l2_" not in name and name != TOTAL}
+        return total, _displayed(errors)
 
     def _answer(self, sample: Sample, lr: float) -> tuple[dict[str, Tensor], Tensor, dict[str, Any]]:
         """What DeePMD-kit's loss gives back: predictions, the loss, and errors."""
@@ -151,6 +184,10 @@ class DeepmdTask(Task):
 
     def _column(self, name: str, branch: str) -> Column:
         return Column(name, _shown(name), "" if branch == ONLY else branch)
+
+
+def _displayed(errors: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in errors.items() if "l2_" not in name and name != TOTAL}
 
 
 def _shown(name: str) -> Any:
