@@ -111,6 +111,28 @@ def test_precisions_may_be_mixed_and_scalars_stay_exact(size: int) -> None:
         assert extra == size * (1.0 + 2.0**-40)
 
 
+def test_gradients_may_travel_as_float32_and_scalars_stay_exact() -> None:
+    def work(group: Group) -> tuple[torch.Tensor, float]:
+        weight = torch.nn.Parameter(torch.zeros(1000, dtype=torch.float64))
+        averager = GradientAverager([weight], group, extras=1, narrow=True)
+        averager.zero()
+        factors = torch.rand(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(group.rank))
+        (weight * factors).sum().backward()
+        extras = averager.average(1, torch.tensor([1.0 + 2.0**-40], dtype=torch.float64))
+        assert weight.grad is not None
+        return weight.grad, float(extras[0])
+
+    wanted = (
+        sum(torch.rand(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(r)) for r in range(3)) / 3
+    )
+    found = on_ranks(3, work)
+    for gradient, extra in found:
+        assert gradient.dtype == torch.float64
+        assert torch.equal(gradient, found[0][0])
+        assert 1e-9 < float(((gradient - wanted) / wanted).abs().max()) < 3e-7
+        assert extra == 3 * (1.0 + 2.0**-40)
+
+
 def test_gradients_that_are_missing_or_replaced_count_as_they_are() -> None:
     net = network()
     averager = GradientAverager(net.parameters(), SOLO)

@@ -15,6 +15,7 @@ import torch
 from pathlib import Path
 from lockstep.parallel import launchers
 from lockstep.parallel.engines import shared_sum
+from lockstep.parallel.engines import torch as engine
 from lockstep.parallel.opening import open_group
 
 # A folder of the test's own, because others use the real one meanwhile.
@@ -24,6 +25,12 @@ if sys.argv[1] == "one cannot" and os.environ["RANK"] == "1":
 if sys.argv[1] == "too little":
     def full(*arguments): raise OSError(28, "No space left on device")
     os.posix_fallocate = full
+if "nodes" in sys.argv[1]:
+    # Ranks 0 and 1 on one node and rank 2 on another; or each on its own.
+    node = int(os.environ["RANK"]) // (2 if "two" in sys.argv[1] else 1)
+    engine.this_node = lambda: f"node {node}"
+if sys.argv[1] == "two nodes, one full" and node == 1:
+    shared_sum._create = lambda path, nbytes: False
 group = open_group(launchers.detect(os.environ))
 for dtype in (torch.float64, torch.float32):
     for number in (1, 7, 20_001, 100_000):
@@ -35,10 +42,11 @@ for dtype in (torch.float64, torch.float32):
             mine = tensors[group.rank].clone()
             group.all_reduce(mine)
             torch.testing.assert_close(mine, sum(tensors))
+            group.barrier()
             everywhere = group.all_gather_object(mine.numpy().tobytes())
             assert all(other == everywhere[0] for other in everywhere)
 used = sum(shared is not None for shared in group._shared.values())
-assert len(group._shared) == 4, group._shared
+assert len(group._shared) == (0 if sys.argv[1] == "three nodes" else 4), group._shared
 group.barrier()
 left = [name for name in os.listdir(".") if name.startswith("lockstep-")]
 os.write(1, f"rank {group.rank} used {used} left {left}\\n".encode())
@@ -47,7 +55,17 @@ group.close()
 
 
 @pytest.mark.parallel
-@pytest.mark.parametrize(("situation", "used"), [("with", 4), ("one cannot", 0), ("too little", 0)])
+@pytest.mark.parametrize(
+    ("situation", "used"),
+    [
+        ("with", 4),
+        ("one cannot", 0),
+        ("too little", 0),
+        ("two nodes", 4),
+        ("two nodes, one full", 0),
+        ("three nodes", 0),
+    ],
+)
 def test_sums_are_right_and_the_same_on_all_ranks(situation: str, used: int, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copper import curve, logged, train_on_threads, write_copper
+from copper import curve, largest_difference, logged, train_on_threads, weights, write_copper
 
 from lockstep.checkpoint.find import load_checkpoint
 
@@ -35,6 +35,17 @@ def test_the_default_is_linear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     train_on_threads(write_copper(tmp_path, training__numb_steps=1, training__disp_freq=1), 3)
     assert curve(tmp_path)[0, -1] == pytest.approx(3 * BASE, rel=0.03)
+
+
+def test_gradients_may_be_rounded_on_their_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {}
+    for precision in ("default", "float32"):
+        folder = tmp_path / precision
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        train_on_threads(write_copper(folder, training__exchange_precision=precision, training__numb_steps=6), 2)
+        found[precision] = weights(folder)
+    assert 1e-12 < largest_difference(found["float32"], found["default"]) < 1e-4
 
 
 SCALED: dict[str, Any] = {

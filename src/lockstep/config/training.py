@@ -226,6 +226,9 @@ class TrainingConfig(Section):
     """Compute the fitting nets' matrix products of a float64 model in float32; null for float64 throughout."""
     zero_stage: Annotated[Literal[0, 1], BeforeValidator(_zero_stage)] = 0
     """1 shares the optimizer's work and memory out among the ranks, as SOAP always does; 0 leaves all of it to each."""
+    exchange_precision: Literal["default", "float32"] = "default"
+    """`float32` rounds gradients on their way between ranks, which halves the messages of a float64 model: the sums
+    then have seven digits. `default` sends them as they are."""
     scale_steps_by_worker: Flag = False
     """Divide numb_steps, decay_steps, warm-up, save and display intervals by the number of workers."""
     cache_memory: Annotated[Literal["auto"] | float, BeforeValidator(_cache_memory)] = "auto"

@@ -4,7 +4,7 @@ All gradients of one precision are brought into one contiguous buffer, and one i
 ones are computed there (`GradientBuffer`), the small ones copied from where autograd left them. The weight of this
 rank's share, its wish to stop, the step's few scalars and the times by which the group tells waiting apart travel at
 the end of the float64 buffer: on gloo a small message costs as much as 200 kB, so that they are carried for nothing.
-Only a model without float64 weights sends two.
+Only a model without float64 weights sends two, and so does a float64 model whose gradients travel as float32.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ class GradientAverager:
 
     Use: `zero()`; `backward()` on each micro-batch; `average(count, extras)`; optimizer step.
 
+    Args:
+        extras: how many numbers travel along.
+        narrow: whether gradients are rounded to float32 on their way.
+
     Attributes:
         own: the sum of all numbers of this rank's last gradient: finite where all of them are.
         total: the same over all ranks, equal on all of them.
@@ -32,18 +36,21 @@ class GradientAverager:
             ranks. Like the others it stays on the device.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], group: Group, extras: int = 0) -> None:
-        self._group = group
+    def __init__(
+        self, parameters: Iterable[torch.nn.Parameter], group: Group, extras: int = 0, narrow: bool = False
+    ) -> None:
+        self._group, self._narrow = group, narrow and group.size > 1
         self._parameters = [p for p in parameters if p.requires_grad]
         assert self._parameters, "there is nothing to train"
         device = self._parameters[0].device
-        exact = [p for p in self._parameters if p.dtype == torch.float64]
+        exact = [p for p in self._parameters if p.dtype == torch.float64 and not self._narrow]
         sizes = [sum(p.numel() for p in exact), _OWN + extras, group.size]
         self._message = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
         gradients, self._tail, self._arrivals = self._message.split(sizes)
         self._buffers = [(exact, gradients)] if exact else []
-        for dtype in sorted({p.dtype for p in self._parameters} - {torch.float64}, key=str):
-            alike = [p for p in self._parameters if p.dtype == dtype]
+        apart = [p for p in self._parameters if p.dtype != torch.float64 or self._narrow]
+        for dtype in sorted({p.dtype for p in apart}, key=str):
+            alike = [p for p in apart if p.dtype == dtype]
             self._buffers.append((alike, torch.zeros(sum(p.numel() for p in alike), dtype=dtype, device=device)))
         self.own = self.total = self.stopping = self._tail.new_zeros(())
         self._parts = [pair for alike, buffer in self._buffers for pair in _carve(alike, buffer)]
@@ -71,12 +78,19 @@ class GradientAverager:
             self._tail[_OWN:] = extras
         self._group.all_reduce(self._message, self._arrivals)
         for _, buffer in self._buffers:
-            if buffer.dtype != torch.float64:
-                self._group.all_reduce(buffer)
+            if buffer.dtype != torch.float64 or self._narrow:
+                self._sum(buffer)
             if self._group.size > 1 or count != 1:
                 buffer.div_(self._tail[0])
         self.total, self.stopping = self._tail[1].clone(), self._tail[2].clone()
         return self._tail[_OWN:].clone()
+
+    def _sum(self, buffer: torch.Tensor) -> None:
+        """Replaces a buffer that is a message of its own by its sum over the ranks."""
+        message = buffer.float() if self._narrow else buffer
+        self._group.all_reduce(message)
+        if message is not buffer:
+            buffer.copy_(message)
 
     def _collect(self) -> None:
         """Brings all gradients into the buffer and points every `parameter.grad` there."""

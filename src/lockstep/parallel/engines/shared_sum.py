@@ -30,14 +30,22 @@ class SharedSum:
         part = -(-like.numel() // size)
         self._part = slice(rank * part, min((rank + 1) * part, like.numel()))
 
-    def all_reduce(self, tensor: torch.Tensor, barrier: Callable[[], None]) -> None:
-        """Replace `tensor` by its sum over the ranks."""
+    def all_reduce(
+        self,
+        tensor: torch.Tensor,
+        barrier: Callable[[], None],
+        between: Callable[[torch.Tensor], None] | None = None,
+    ) -> None:
+        """Replace `tensor` by its sum over the ranks; `between` makes of it, in place, the sum over several nodes."""
         self._own.copy_(tensor.view(-1))
         barrier()
         if self._part.start < self._part.stop:
             torch.sum(self._all[:, self._part], dim=0, out=self._sum[self._part])
         barrier()
-        # No third barrier: nobody writes to the sum again before all have come to the next first one.
+        if between is not None:
+            between(self._sum)
+            barrier()
+        # No more barriers: nobody writes to the sum again before all have come to the next first one.
         tensor.view(-1).copy_(self._sum)
 
 

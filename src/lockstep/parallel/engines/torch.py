@@ -15,7 +15,8 @@ from lockstep.errors import UserError
 from lockstep.parallel.addresses import interface_towards
 from lockstep.parallel.context import WorkerContext
 from lockstep.parallel.engines import mpi_world
-from lockstep.parallel.engines.shared_sum import SMALLEST, SharedSum, share_memory
+from lockstep.parallel.engines.nodes import Nodes, this_node
+from lockstep.parallel.engines.shared_sum import SMALLEST, SharedSum
 from lockstep.parallel.engines.solo import SoloGroup
 from lockstep.parallel.group import Group
 from lockstep.parallel.meeting import open_store
@@ -57,21 +58,31 @@ class TorchGroup(Group):
         super().__init__(context, timeout)
         self.name, self._processes = name, processes
         self._shared: dict[tuple[int, torch.dtype], SharedSum | None] = {}
+        self._known_nodes: list[Nodes | None] = []
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
-        shared = self._shared_sum(tensor)
-        if shared is None:
+        nodes, shared = self._nodes_for(tensor), None
+        if nodes is not None:
+            shared = self._shared_sum(tensor, nodes)
+        if nodes is None or shared is None:
             dist.all_reduce(tensor, group=self._processes)
         else:
-            shared.all_reduce(tensor, self._barrier)
+            nodes.all_reduce(tensor, shared)
 
-    def _shared_sum(self, tensor: torch.Tensor) -> SharedSum | None:
-        """Where large tensors of the CPU are summed, if all ranks are on one node; the first of its size makes it."""
+    def _nodes_for(self, tensor: torch.Tensor) -> Nodes | None:
+        """By which nodes large tensors of the CPU are summed; None where no two ranks share one."""
         if tensor.device.type != "cpu" or tensor.nbytes < SMALLEST:
             return None
+        if not self._known_nodes:
+            names = self._all_gather_object(this_node())
+            self._known_nodes.append(Nodes.of(self._processes, names, self.rank))
+        return self._known_nodes[0]
+
+    def _shared_sum(self, tensor: torch.Tensor, nodes: Nodes) -> SharedSum | None:
+        """The memory in which they are summed; the first tensor of its size makes it."""
         kind = (tensor.numel(), tensor.dtype)
         if kind not in self._shared:
-            self._shared[kind] = share_memory(tensor, self.rank, self.size, self._all_gather_object)
+            self._shared[kind] = nodes.share(tensor, lambda one: all(self._all_gather_object(one)))
         return self._shared[kind]
 
     def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
