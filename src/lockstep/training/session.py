@@ -97,7 +97,10 @@ def train(
             schedule=course.schedule,
             optimizer=optimizer,
             averager=GradientAverager(
-                task.module.parameters(), group, extras=2 * len(task.columns) + kind_of_step.extras
+                task.module.parameters(),
+                group,
+                extras=2 * len(task.columns) + kind_of_step.extras,
+                narrow=config.training.exchange_precision == "float32",
             ),
             verdict=verdict,
             samples=((batch, device.taken(made)) for batch, made in loader),
