@@ -67,7 +67,7 @@ writes `.dp` (and, with DeePMD-kit, `-o model.pth`, or `.pt2` for DPA-4), `dp te
 - `--init-model` and `--init-frz-model` take weights from checkpoints of this program and of DeePMD-kit (`.pt`), and from
   `.dp` and `.pth` models; `--finetune` does so whatever their types and heads are, and fits the bias to the data.
 - `optimizer.type` may be AdaMuon or HybridMuon, which are DeePMD-kit's; `training.enable_ema` keeps a running average of
-  the weights in the checkpoints, of which `dp freeze --ema` makes a model.
+  the weights in the checkpoints, for native models too, of which `dp freeze --ema` makes a model.
 - `validating.full_validation` looks at all validation data now and then, for native models too, and keeps the best
   checkpoints; multi-task runs and `ema_full_validation` are not served by it.
 - `fitting_net.sel_type` of tensors is understood as the TensorFlow backend does: other types are left out, and files may

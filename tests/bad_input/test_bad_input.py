@@ -231,7 +231,7 @@ CASES: dict[str, Case] = {
     ),
     # keys and values
     "unknown key": key("training__numb_stepz", 5, "unknown key", "numb_steps"),
-    "not supported yet": key("training__enable_ema", True, "not supported yet"),
+    "not supported yet": key("training__enable_compile", True, "not supported yet"),
     "other descriptor": Case(("DPA-3", "not installed", "lockstep-dp[deepmd]"), {"model__descriptor__type": "dpa3"}),
     "steps and epochs": key("training__numb_steps", 5, "numb_epoch", training__numb_epoch=2),
     "no length": Case(("training.numb_steps", "numb_epoch"), {"training__numb_steps": None}),

@@ -95,8 +95,8 @@ BAD_VALUES = [
     (T + "stat_file_mode", "read", "needs stat_file"),
     ("loss.f_use_norm", True, "needs loss_func = 'mae' or use_huber"),
     # keys and types that DeePMD-kit knows and this program does not
-    (T + "enable_ema", True, "training.enable_ema = True: not supported yet"),
-    (T + "enable_ema", 0, "not supported yet"),
+    (T + "enable_compile", True, "training.enable_compile = True: not supported yet"),
+    (T + "enable_compile", 0, "not supported yet"),
     (T + "mixed_precision", {"compute_prec": "float8"}, "training.mixed_precision"),
     (T + "zero_stage", 3, "shard gradients and weights too"),
     (T + "zero_stage", True, "expected 0 or 1"),

@@ -52,6 +52,20 @@ def test_a_restart_goes_on_bit_for_bit(folder: Path) -> None:
     assert all(torch.equal(whole[key], again[key]) for key in whole)
 
 
+def test_a_model_is_made_of_the_average_of_the_weights(folder: Path) -> None:
+    kit_input("dpa1", folder, training__numb_steps=4, training__enable_ema=True, training__ema_decay=0.5)
+    assert dp("train", "input.json") == 0
+    checkpoint = load_checkpoint("model.ckpt")
+    averages, weights = checkpoint.group("average"), checkpoint.group("model")
+    assert all(not torch.equal(averages[name], weights[name]) for name in averages if averages[name].numel())
+    assert dp("freeze", "--ema", "-o", "mean.pth") == dp("freeze", "-o", "last.pth") == 0
+    mean, last = (torch.jit.load(f"{name}.pth").state_dict() for name in ("mean", "last"))
+    name = next(name for name in last if "fitting_net" in name and "layers.0.matrix" in name)
+    expected = next(value for key, value in averages.items() if key.endswith(name.removeprefix("model.")))
+    torch.testing.assert_close(mean[name], expected)
+    assert not torch.equal(mean[name], last[name])
+
+
 def train_on_two(folder: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     command += ["-m", "lockstep.cli.main", "train", "input.json", "-o", "two.json"]

@@ -25,6 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "validation": {"training__validation_data": {"systems": "valid", "batch_size": 2, "numb_btch": 2}},
     "exact nets": {"model__descriptor__spectral": "off"},
     "clipped": {"training__gradient_max_norm": 0.01},
+    "average of the weights": {"training__enable_ema": True, "training__ema_decay": 0.7},
     "two systems": {"training__training_data": TWO_SYSTEMS},
     "float32": {"model__descriptor__precision": "float32", "model__fitting_net__precision": "float32"},
     "SOAP": {"optimizer": {"type": "SOAP", "min_side": 8, "frequency": 3}, "learning_rate__start_lr": 0.001},

@@ -55,10 +55,12 @@ def run(args: argparse.Namespace) -> int:
         from lockstep.interop.loading import load_potential
 
         try:
-            potential = load_potential(args.checkpoint_folder)
+            potential = load_potential(args.checkpoint_folder, args.ema)
         except ForeignModelError as error:
             path = _frozen_there(error, args, path)
         else:
+            if args.head is not None:
+                raise UserError("there is one model, and it has no name", where="--head", value=args.head)
             _refuse_other_file(path)
             if path.suffix == _SUFFIX:
                 save_dp(potential, path)

@@ -95,7 +95,7 @@ class KalmanConfig(Section):
 ForeignOptimizer = AdaMuonConfig | HybridMuonConfig | KalmanConfig
 
 
-_SUPPORTED = ("data_dict", "model_prob", "num_epoch_dict", "enable_ema", "ema_decay", "ema_ckpt_keep")
+_SUPPORTED = ("data_dict", "model_prob", "num_epoch_dict")
 
 
 class BranchConfig(Section):
@@ -126,13 +126,6 @@ class ForeignTrainingConfig(TrainingConfig):
     """How often each model is trained, relative to the others; by the sizes of their data where it is not given."""
     num_epoch_dict: dict[str, Positive] | None = None
     """Number of passes over the data of each model, instead of `numb_steps`."""
-
-    enable_ema: Flag = False
-    """Keep a running average of the weights too, which `dp freeze --ema` makes a model of."""
-    ema_decay: FractionBelowOne = 0.999
-    """What an update leaves of the running average."""
-    ema_ckpt_keep: Count | None = None
-    """Accepted and without effect: the average lies in the checkpoints, `max_ckpt_keep` of them."""
 
     @property
     def validation_batches(self) -> int:

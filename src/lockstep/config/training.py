@@ -16,6 +16,7 @@ from lockstep.config.section import (
     FileName,
     Finding,
     Flag,
+    FractionBelowOne,
     NonNegative,
     Number,
     Passes,
@@ -229,6 +230,12 @@ class TrainingConfig(Section):
     exchange_precision: Literal["default", "float32"] = "default"
     """`float32` rounds gradients on their way between ranks, which halves the messages of a float64 model: the sums
     then have seven digits. `default` sends them as they are."""
+    enable_ema: Flag = False
+    """Keep a running average of the weights too, which `dp freeze --ema` makes a model of."""
+    ema_decay: FractionBelowOne = 0.999
+    """What an update leaves of the running average."""
+    ema_ckpt_keep: Count | None = None
+    """Accepted and without effect: the average lies in the checkpoints, `max_ckpt_keep` of them."""
     scale_steps_by_worker: Flag = False
     """Divide numb_steps, decay_steps, warm-up, save and display intervals by the number of workers."""
     cache_memory: Annotated[Literal["auto"] | float, BeforeValidator(_cache_memory)] = "auto"

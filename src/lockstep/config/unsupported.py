@@ -61,9 +61,6 @@ LOSS: dict[str, object] = {
 
 TRAINING: dict[str, object] = {
     "ckpt_keep_ratio": None,
-    "enable_ema": False,
-    "ema_decay": 0.999,
-    "ema_ckpt_keep": None,
     "change_bias_after_training": False,
     "enable_profiler": False,
     "neighbor_graph_method": "auto",

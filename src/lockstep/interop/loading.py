@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from lockstep.checkpoint.compare import compare_configs
 from lockstep.checkpoint.find import load_checkpoint
 from lockstep.checkpoint.format import Checkpoint
@@ -19,7 +21,7 @@ from lockstep.interop.kit import package
 from lockstep.interop.kit.package import PIP
 from lockstep.interop.pytorch import is_pytorch_file, load_pytorch
 from lockstep.model.potential import Potential
-from lockstep.model.weights import load_weights, refuse_unusable
+from lockstep.model.weights import AVERAGE, load_weights, refuse_unusable
 
 log = logging.getLogger(__name__)
 
@@ -32,21 +34,24 @@ _SUFFIX = ".dp"
 _FOREIGN = (".pb", ".pt2", ".pte", ".savedmodel", ".savedmodeltf", ".hlo")
 
 
-def load_potential(path: str | Path) -> Potential:
+def load_potential(path: str | Path, average: bool = False) -> Potential:
     """The potential in a `.dp` model, a checkpoint, or a file of DeePMD-kit's PyTorch backend, told apart by content.
 
-    A `.dp` model may be named without its suffix; a checkpoint by its prefix, or by the folder of its run.
+    A `.dp` model may be named without its suffix; a checkpoint by its prefix, or by the folder of its run. `average`
+    takes the running average of the weights, which only checkpoints may have.
     """
     try:
-        return _load(Path(path))
+        return _load(Path(path), average)
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
         raise CheckpointError(reason, where=str(path), remedy="check the path, and that you may read it") from error
 
 
-def _load(path: Path) -> Potential:
+def _load(path: Path, average: bool) -> Potential:
     if not path.exists() and (model := path.with_name(path.name + _SUFFIX)).is_file():
         path = model
+    if average and (path.suffix == _SUFFIX or is_exchange_file(path) or is_pytorch_file(path)):
+        raise UserError("only checkpoints of this program have averages of the weights", where="--ema", value=str(path))
     if is_exchange_file(path) or path.suffix == _SUFFIX:
         potential = _load_exchange(path)
         log.info("Loaded %s", path)
@@ -59,7 +64,7 @@ def _load(path: Path) -> Potential:
     checkpoint = load_checkpoint(path)
     if is_foreign_checkpoint(checkpoint):
         raise _foreign(path)
-    return potential_of(checkpoint)
+    return potential_of(checkpoint, average)
 
 
 def _load_exchange(path: Path) -> Potential:
@@ -122,11 +127,24 @@ def _may_be_checkpoint(path: Path) -> bool:
     return path.suffix == ".safetensors" or head[8:] == b"{" or head.startswith((b"PK\x03\x04", b"\x80"))
 
 
-def potential_of(checkpoint: Checkpoint) -> Potential:
+def averages_of(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The running averages of the weights, by their names; stops where there are none."""
+    averages = checkpoint.group(AVERAGE)
+    if not averages:
+        raise UserError(
+            f"{checkpoint.path} has no running average of its weights",
+            where="--ema",
+            remedy="train with training.enable_ema",
+        )
+    return averages
+
+
+def potential_of(checkpoint: Checkpoint, average: bool = False) -> Potential:
     """The potential in a checkpoint, by the configuration saved with it."""
+    averages = averages_of(checkpoint) if average else {}
     with taken_apart(checkpoint.path):
         potential = Potential(model_config_of(checkpoint))
-        load_weights(potential, checkpoint.group("model"), str(checkpoint.path))
+        load_weights(potential, checkpoint.group("model") | averages, str(checkpoint.path))
         refuse_unusable(potential.state_dict(), str(checkpoint.path))
         return potential
 

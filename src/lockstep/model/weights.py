@@ -12,6 +12,10 @@ _SPREADS = ("row_std_radial", "row_std_angular")
 _AGAIN = "take an earlier checkpoint, or export the model again"
 
 
+AVERAGE = "average"
+"""Under which names a checkpoint has the running average of the weights."""
+
+
 def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Copy weights and constants into a module of the same shape; refuses what is missing or has another."""
     for name, tensor in module.state_dict().items():

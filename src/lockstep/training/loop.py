@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lockstep.parallel.gradients import GradientAverager
     from lockstep.parallel.group import Group
     from lockstep.parallel.mesh import Mesh
+    from lockstep.training.average import Average
     from lockstep.training.outputs import Outputs
     from lockstep.training.verdict import Verdict
 
@@ -44,6 +45,7 @@ class Trainer:
     samples: Samples
     outputs: Outputs
     mesh: Mesh
+    average: Average
     first_step: int
     numb_steps: int
     accumulate: int = 1
@@ -55,6 +57,7 @@ class Trainer:
         for step in range(self.first_step, self.numb_steps):
             self.group.progress.at(step + 1, OPTIMIZER)
             metrics = self.step(step)
+            self.average.update()
             self.task.after_update(step + 1)
             self.group.phases.enter(OUTPUT)
             self.outputs.show(step + 1, self.schedule.lr(step), metrics)

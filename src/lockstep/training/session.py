@@ -32,6 +32,7 @@ from lockstep.parallel.mesh import Mesh
 from lockstep.parallel.opening import timeout_of
 from lockstep.phases import GEOMETRY
 from lockstep.tasks import Job, Task, choose_task
+from lockstep.training.average import Average, build_average
 from lockstep.training.course import Course, plot_course
 from lockstep.training.data import Data, open_data
 from lockstep.training.dividing import divide_ranks
@@ -83,13 +84,14 @@ def train(
         if checkpoint is not None:
             restore(task, optimizer, checkpoint)
         share_weights(task.module.state_dict().values(), group)
+        average = build_average(config, task.module, checkpoint)
         loader = stack.enter_context(build_loader(task, data.training, course, mesh.data, placement, tracer))
         scalars = build_scalars(task, checkpoint, group, stack)
         prepare_folder(task.config, checkpoint, options.output, group)
         device = device_of(placement.device)
         verdict = Verdict(group, device)
         outputs = build_outputs(
-            task, optimizer, data, course, checkpoint, loader, scalars, verdict, mesh, placement, stack
+            task, optimizer, average, data, course, checkpoint, loader, scalars, verdict, mesh, placement, stack
         )
         kind_of_step: Any = KalmanTrainer if isinstance(optimizer, KalmanFilter) else Trainer
         trainer = kind_of_step(
@@ -106,6 +108,7 @@ def train(
             samples=((batch, device.taken(made)) for batch, made in loader),
             outputs=outputs,
             mesh=mesh,
+            average=average,
             first_step=course.first_step,
             numb_steps=course.numb_steps,
             accumulate=config.training.acc_freq,
@@ -195,6 +198,7 @@ def _in_turn(task: Task, group: Group) -> Callable[[MicroBatch], Any]:
 def build_outputs(
     task: Task,
     optimizer: State,
+    average: Average,
     data: Data,
     course: Course,
     checkpoint: Checkpoint | None,
@@ -214,7 +218,7 @@ def build_outputs(
     # Whatever ends the run, its messages must find the terminal as it was, and the checkpoint being written whole.
     for close in (curve.close, budget_file.close, bar.end, store.close):
         stack.callback(close)
-    state = snapshot_of(task, optimizer, course, group)
+    state = snapshot_of(task, optimizer, average, course, group)
     full = build_full_validation(task, data.validation, course.numb_steps, checkpoint, mesh, state)
     stack.callback(full.close)
     return Outputs(
@@ -286,12 +290,12 @@ def with_state(snapshot: Snapshot, part: AtIntervals) -> Snapshot:
     return both
 
 
-def snapshot_of(task: Task, optimizer: State, course: Course, group: Group) -> Snapshot:
+def snapshot_of(task: Task, optimizer: State, average: Average, course: Course, group: Group) -> Snapshot:
     """What a checkpoint holds, for all ranks to call: they compare their weights on the way."""
 
     def snapshot(step: int, interval: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         if group.size > 1:
             check_same_weights(task.module.state_dict().values(), group)
-        return run_tensors(task, optimizer, interval), run_info(task, *course.state(step))
+        return run_tensors(task, optimizer, average, interval), run_info(task, *course.state(step))
 
     return snapshot

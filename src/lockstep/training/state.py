@@ -13,13 +13,15 @@ from lockstep.errors import taken_apart
 from lockstep.model.weights import load_weights
 from lockstep.optim.optimizer import State
 from lockstep.tasks import Column, Metrics, Task
+from lockstep.training.average import Average
 from lockstep.version import __version__
 
 
-def run_tensors(task: Task, optimizer: State, interval: Metrics | None) -> dict[str, Tensor]:
-    """Weights, constants and optimizer state, by dotted name."""
+def run_tensors(task: Task, optimizer: State, average: Average, interval: Metrics | None) -> dict[str, Tensor]:
+    """Weights, constants, optimizer state and the weights' average, by dotted name."""
     tensors = {f"model.{name}": tensor for name, tensor in task.module.state_dict().items()}
     tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer.tensors().items()}
+    tensors |= average.tensors()
     if interval is not None:
         tensors["interval.values"] = interval.values
     return tensors

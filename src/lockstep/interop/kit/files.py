@@ -20,15 +20,13 @@ from lockstep.errors import ForeignModelError, UserError
 from lockstep.interop.deepmd import save_dp
 from lockstep.interop.exchange import is_exchange_file, read_tree
 from lockstep.interop.kit import package
-from lockstep.interop.loading import load_potential
+from lockstep.interop.loading import averages_of, load_potential
 
 log = logging.getLogger(__name__)
 
 ONLY = "Default"
 """What DeePMD-kit calls the one model of a run that has no others."""
 PREFIX = "branches"
-AVERAGE, AVERAGE_DOT = "average", "/"
-"""Where a checkpoint has the running average of the weights, and what stands there for the dots in their names."""
 ALIASES = "aliases"
 """Under this key a checkpoint says which names are further ones of a tensor that it holds once."""
 THEIRS = (".pt", ".pth", ".pt2", ".pb", ".savedmodel", ".savedmodeltf", ".jlo", ".hlo", ".pte")
@@ -58,14 +56,8 @@ def all_names(checkpoint: Checkpoint, average: bool = False) -> dict[str, Tensor
     """The weights of all models as `<model>.<name>`, shared ones under each of their names."""
     found = dict(checkpoint.group(f"model.{PREFIX}"))
     if average:
-        averages = checkpoint.group(f"model.{AVERAGE}")
-        if not averages:
-            raise UserError(
-                "the checkpoint has no running average of its weights",
-                where="--ema",
-                remedy="train with training.enable_ema",
-            )
-        found |= {name.replace(AVERAGE_DOT, "."): tensor for name, tensor in averages.items()}
+        start = len(f"{PREFIX}.")
+        found |= {name[start:]: tensor for name, tensor in averages_of(checkpoint).items()}
     for name, other in checkpoint.info.get(ALIASES, {}).items():
         found[name] = found[other]
     return found

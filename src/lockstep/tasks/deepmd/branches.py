@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from lockstep.interop.kit.files import AVERAGE_DOT, ONLY, PREFIX
+from lockstep.interop.kit.files import ONLY, PREFIX
 from lockstep.interop.kit.package import load
 from lockstep.tasks.deepmd.sections import Sections, translated
 
@@ -79,18 +78,6 @@ class Models(nn.Module):
         super().__init__()
         # The name is that of `PREFIX`, under which files find the models again.
         self.branches = nn.ModuleDict({name: branch.model for name, branch in branches.items()})
-
-    def keep_average(self) -> None:
-        """From now on there is a running average of the weights too, as constants."""
-        self.average = nn.Module()
-        for name, parameter in self.branches.named_parameters():
-            self.average.register_buffer(name.replace(".", AVERAGE_DOT), parameter.detach().clone())
-
-    @torch.no_grad()
-    def update_average(self, decay: float) -> None:
-        """Bring the running average nearer to the weights."""
-        for name, parameter in self.branches.named_parameters():
-            self.average.get_buffer(name.replace(".", AVERAGE_DOT)).lerp_(parameter, 1.0 - decay)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Tensors only, each once: some of DeePMD-kit's modules have further state that is none."""

@@ -13,7 +13,6 @@ from lockstep.config.foreign import ForeignTrainingConfig
 from lockstep.data import Array, JointDataSet
 from lockstep.interop.kit import package
 from lockstep.interop.kit.files import ONLY
-from lockstep.parallel.agreement import share_weights
 from lockstep.tasks.deepmd.batch import merged_arrays
 from lockstep.tasks.deepmd.branches import Branch, Models, build_branches, note_definition
 from lockstep.tasks.deepmd.naming import title
@@ -72,9 +71,6 @@ def make_start(job: Job) -> Start:
         sections = _noted(sections, branches, job)
     for branch in branches.values():
         note_distance(branch, distances[branch.name])
-    if job.config.training.enable_ema:
-        share_weights(module.state_dict().values(), job.group)
-        module.keep_average()
     config = job.config.model_copy(update={"model": sections.model_section()})
     return Start(config, name, branches, module)
 

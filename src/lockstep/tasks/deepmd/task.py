@@ -57,7 +57,6 @@ class DeepmdTask(Task):
         self._translators = {name: Translator(branch, job.device) for name, branch in start.branches.items()}
         training = start.config.training
         self._lists = KnownLists(cache_budget(training.cache_memory, job.group.context.local_size))
-        self._decay = training.ema_decay if training.enable_ema else None
         self.columns = (Column(TOTAL), *self._find_columns())
         self._places = {column.name: place for place, column in enumerate(self.columns)}
 
@@ -138,10 +137,6 @@ class DeepmdTask(Task):
                 remedy="make it smaller: the memory shrinks with it",
             )
         return KalmanFilter(parameters, section.kf_blocksize)
-
-    def after_update(self, step: int) -> None:
-        if self._decay is not None:
-            self.module.update_average(self._decay)
 
     def state(self) -> dict[str, Any]:
         return {ALIASES: self.module.aliases()}
