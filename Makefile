@@ -81,7 +81,7 @@ models: $(KIT)/.ready ## train two steps of every input in EXAMPLES, and write d
 
 # Three workers for each of sixty faults, all else of tests/parallel, and ten thousand wrong files of every format: too
 # long for make test. The tests of faults come one by one, for what they time.
-FAULTS := $(addprefix tests/parallel/,test_train_faults.py test_never_met.py test_resubmitted.py)
+FAULTS := $(addprefix tests/parallel/,test_train_faults.py test_never_met.py test_resubmitted.py test_elastic.py)
 faults: $(VENV)/.ready ## try every fault of a worker, and wrong files of all formats; write docs/faults.md anew: an hour
 	@mkdir -p runs && rm -f runs/faults.jsonl
 	export LOCKSTEP_FAULTS=all LOCKSTEP_FAULT_ROWS=$(CURDIR)/runs/faults.jsonl OMP_NUM_THREADS=1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +65,7 @@ CONTENT_ERRORS = (
     RuntimeError,
     TypeError,
     ValueError,
+    struct.error,
 )
 """What is raised where content is taken apart that is not what it should be."""
 

@@ -41,6 +41,16 @@ def test_patterns_choose_among_the_folders_below(tree: Path) -> None:
         find_systems(tree, rglob_patterns=["nothing"])
 
 
+def test_links_that_vanish_meanwhile_are_passed_over(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "gone").symlink_to(tree / "a")
+
+    def vanished(path: str) -> str:
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    monkeypatch.setattr("os.path.realpath", vanished)
+    assert names(find_systems(str(tree)), tree) == ["a", "b/ice", "b/water", "b/water/inner"]
+
+
 def test_links_are_followed_once_and_loops_end(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = simple_system(tmp_path_factory.mktemp("elsewhere") / "far", n_frames=1)
     (tree / "linked").symlink_to(elsewhere.parent)

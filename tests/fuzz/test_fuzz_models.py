@@ -351,6 +351,14 @@ def test_archives_of_damaged_members(data: st.DataObject, name: str, tmp_path: P
     load(path)
 
 
+def test_a_pickle_that_ends_in_the_middle_of_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        for each, content in members("se_e2_a.pt").items():
+            archive.writestr(each, b"\x80\x02}q\x00(X" if each.endswith("/data.pkl") else content)
+    load(path)
+
+
 def test_a_packed_archive_does_not_unfold(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -81,14 +81,23 @@ def _walk(top: str) -> list[str]:
             found += lmdb.find_groups(folder)
         for member in members:
             if member.is_symlink():
-                target = os.path.realpath(member.path)
-                if os.path.isdir(target) and target not in linked:
+                target = _target(member.path)
+                if target is not None and target not in linked:
                     linked.add(target)
                     pending.append(member.path)
             elif member.is_dir():
                 pending.append(member.path)
     found.sort()
     return list({os.path.realpath(path): path for path in reversed(found)}.values())[::-1] if linked else found
+
+
+def _target(link: str) -> str | None:
+    """The folder that a link leads to; None where there is none, or no longer."""
+    try:
+        target = os.path.realpath(link)
+    except OSError:
+        return None
+    return target if os.path.isdir(target) else None
 
 
 def _match(top: str, patterns: Sequence[str]) -> list[str]:
