@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lockstep.errors import UserError
@@ -34,6 +34,8 @@ class Placement:
 
     Attributes:
         spare_cores: for threads that work ahead of the training without taking time from it.
+        cores: this rank's share of the node's.
+        automatic: whether nobody has said how many threads there shall be, and there is a choice.
     """
 
     device: str
@@ -41,6 +43,12 @@ class Placement:
     inter_threads: int
     visible_gpus: int = 0
     spare_cores: int = 0
+    cores: int = 1
+    automatic: bool = False
+
+    def with_threads(self, number: int) -> Placement:
+        """The same with another number of threads."""
+        return replace(self, intra_threads=number, spare_cores=spare_cores(self.cores, number, self.device))
 
     def apply(self) -> None:
         """Tells torch and the C library. To be called once, before the first computation."""
@@ -67,24 +75,26 @@ def place(ranks: Sequence[Resources], rank: int, device: str, environ: Mapping[s
     cores = share_of_cores(ranks, rank)
     by_launcher = torchrun.set_threads_itself(environ)
     names = _INTRA[:-1] if by_launcher else _INTRA
-    intra_threads = threads_from(environ, names) or cores
+    given = threads_from(environ, names)
+    intra_threads = given or cores
     return Placement(
         device="cpu" if device == "cpu" else f"cuda:{choose_gpu(ranks, rank)}",
         intra_threads=intra_threads,
         inter_threads=threads_from(environ, _INTER) or 1,
         visible_gpus=0 if device == "cpu" else len(own.gpus),
         spare_cores=spare_cores(cores, intra_threads, device),
+        cores=cores,
+        automatic=device == "cpu" and not given and cores > 1,
     )
 
 
 def spare_cores(cores: int, intra_threads: int, device: str) -> int:
     """Cores of a rank that its training leaves idle: all beside a GPU, else those without a thread of their own.
 
-    Of several threads each is idle now and then, so that one more finds its time; a single one never is.
+    A thread more than there are cores costs far more than it does: the others wait for the one that it has displaced
+    at the end of every loop that they share.
     """
-    if device != "cpu":
-        return cores
-    return max(cores - intra_threads, 1 if intra_threads > 1 else 0)
+    return cores if device != "cpu" else max(cores - intra_threads, 0)
 
 
 def threads_from(environ: Mapping[str, str], names: Sequence[str]) -> int:

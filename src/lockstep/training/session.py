@@ -47,6 +47,7 @@ from lockstep.training.pace import optimizer_for, scale_steps
 from lockstep.training.scalars import NullScalars, TensorBoard
 from lockstep.training.starting import find_restart
 from lockstep.training.state import restore, restore_interval, run_info, run_tensors
+from lockstep.training.threads import settle_threads
 from lockstep.training.validation import NoValidation, Validator
 from lockstep.training.verdict import Verdict
 
@@ -85,6 +86,7 @@ def train(
             restore(task, optimizer, checkpoint)
         share_weights(task.module.state_dict().values(), group)
         average = build_average(config, task.module, checkpoint)
+        placement = settle_threads(task, data.training, course, checkpoint, mesh, placement)
         loader = stack.enter_context(build_loader(task, data.training, course, mesh.data, placement, tracer))
         scalars = build_scalars(task, checkpoint, group, stack)
         prepare_folder(task.config, checkpoint, options.output, group)
@@ -218,7 +220,7 @@ def build_outputs(
     # Whatever ends the run, its messages must find the terminal as it was, and the checkpoint being written whole.
     for close in (curve.close, budget_file.close, bar.end, store.close):
         stack.callback(close)
-    state = snapshot_of(task, optimizer, average, course, group)
+    state = snapshot_of(task, optimizer, average, course, placement, group)
     full = build_full_validation(task, data.validation, course.numb_steps, checkpoint, mesh, state)
     stack.callback(full.close)
     return Outputs(
@@ -290,12 +292,16 @@ def with_state(snapshot: Snapshot, part: AtIntervals) -> Snapshot:
     return both
 
 
-def snapshot_of(task: Task, optimizer: State, average: Average, course: Course, group: Group) -> Snapshot:
+def snapshot_of(
+    task: Task, optimizer: State, average: Average, course: Course, placement: Placement, group: Group
+) -> Snapshot:
     """What a checkpoint holds, for all ranks to call: they compare their weights on the way."""
 
     def snapshot(step: int, interval: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         if group.size > 1:
             check_same_weights(task.module.state_dict().values(), group)
-        return run_tensors(task, optimizer, average, interval), run_info(task, *course.state(step))
+        return run_tensors(task, optimizer, average, interval), run_info(
+            task, *course.state(step), placement.intra_threads
+        )
 
     return snapshot

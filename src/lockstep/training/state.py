@@ -27,7 +27,7 @@ def run_tensors(task: Task, optimizer: State, average: Average, interval: Metric
     return tensors
 
 
-def run_info(task: Task, stream: Mapping[str, Any], pace: Mapping[str, int]) -> dict[str, Any]:
+def run_info(task: Task, stream: Mapping[str, Any], pace: Mapping[str, int], threads: int) -> dict[str, Any]:
     """All else that a run needs to go on, as JSON."""
     versions = {"lockstep": __version__, "torch": torch.__version__}
     return {
@@ -35,6 +35,7 @@ def run_info(task: Task, stream: Mapping[str, Any], pace: Mapping[str, int]) -> 
         "stream": dict(stream),
         **task.state(),
         "pace": dict(pace),
+        "threads": threads,
         "versions": versions,
     }
 
