@@ -48,7 +48,7 @@ def order(row: dict[str, str]) -> tuple[int, str]:
     places = ("start", "step", "validating", "saving")
     place_number = places.index(place) if place in places else 9
     return (
-        kinds.index(fault) if launcher in ("mpirun", "torchrun") and fault in kinds else 99,
+        kinds.index(fault) if launcher in ("mpirun", "torchrun", "srun") and fault in kinds else 99,
         f"{place_number}{rank}",
     )
 

@@ -10,15 +10,18 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cluster import slurm
 from copper import train_on_threads, write_copper
 from fault_rows import keep_row
-from jobs import ALL, ROOT, Outcome, dp, finish, mpirun, quiet_port, run_in, start, torchrun
+from jobs import ALL, ROOT, Outcome, dp, environment, finish, mpirun, quiet_port, run_in, start, torchrun
 
 from lockstep.checkpoint.find import load_checkpoint
 
@@ -94,7 +97,14 @@ REQUESTS = [
         ("usr1", "saving", 2),
     )
 ]
+SLURM_REQUESTS = [Case("srun", "term", "step", 1), Case("srun", "term", "step", "all"), Case("srun", "usr1", "step", 0)]
 SOME_REQUESTS = [Case("mpirun", "term", "step", 1), Case("torchrun", "usr1", "step", "all")]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with slurm(tmp_path_factory.mktemp("slurm") / "files") as configuration:
+        yield configuration
 
 
 def start_ranks(launcher: str, size: int) -> list[str]:
@@ -152,11 +162,21 @@ def test_a_fault_ends_the_job(case: Case, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", REQUESTS if ALL else SOME_REQUESTS, ids=str)
 def test_a_request_to_stop_saves_first(case: Case, tmp_path: Path) -> None:
-    here = write_copper(tmp_path / "run", **SETTINGS).parent
+    request_to_stop(case, start_ranks(case.launcher, SIZE), tmp_path)
+
+
+@pytest.mark.skipif(not ALL, reason="Slurm is for make faults")
+@pytest.mark.parametrize("case", SLURM_REQUESTS, ids=str)
+def test_a_request_to_stop_saves_first_under_slurm(case: Case, cluster: str, tmp_path: Path) -> None:
+    request_to_stop(case, ["srun", f"-n{SIZE}", "--overcommit"], tmp_path, SLURM_CONF=cluster)
+
+
+def request_to_stop(case: Case, launcher: list[str], folder: Path, **variables: str) -> None:
+    here = write_copper(folder / "run", **SETTINGS).parent
     worker = [sys.executable, str(FAULTY), "train", "input.json"]
-    fault = {"FAULT": f"{case.kind} {case.place} {case.rank}", "FAULT_FILE": str(tmp_path / "fault")}
-    outcome = run_in(here, [*start_ranks(case.launcher, SIZE), *worker], LOCKSTEP_TIMEOUT="", **fault)
-    seconds = time.time() - float((tmp_path / "fault").read_text())
+    fault = {"FAULT": f"{case.kind} {case.place} {case.rank}", "FAULT_FILE": str(folder / "fault")}
+    outcome = run_in(here, [*launcher, *worker], LOCKSTEP_TIMEOUT="", **fault, **variables)
+    seconds = time.time() - float((folder / "fault").read_text())
     assert outcome.code == 143 or (case.launcher == "torchrun" and "exitcode  : 143" in outcome.text), outcome.text
     assert seconds < SLACK
     saved = load_checkpoint(here / "model.ckpt").step
@@ -165,6 +185,33 @@ def test_a_request_to_stop_saves_first(case: Case, tmp_path: Path) -> None:
     assert at <= saved <= at + 2
     assert left_behind(here) == []
     keep_row(case, seconds, 143, line.partition("WARNING")[2], f"step {saved}, whole")
+
+
+@pytest.mark.skipif(not ALL, reason="Slurm is for make faults")
+def test_a_cancelled_slurm_job_saves_first(cluster: str, tmp_path: Path) -> None:
+    here = write_copper(tmp_path / "run", **{**SETTINGS, "training__numb_steps": 100_000}).parent
+    script = tmp_path / "job.sh"
+    worker = " ".join([sys.executable, "-m", "lockstep.cli.main", "train", "input.json", "-l", "train.log"])
+    script.write_text(f"#!/bin/sh\nexec srun -n2 {worker}\n")
+    environ = environment(SLURM_CONF=cluster, LOCKSTEP_TIMEOUT="")
+    command = ["sbatch", "--parsable", "-n2", "-D", str(here), "-o", str(tmp_path / "out"), str(script)]
+    job = subprocess.run(command, env=environ, check=True, capture_output=True, text=True).stdout.strip()
+    wait_until(lambda: (here / "checkpoint").exists(), 100)
+    subprocess.run(["scancel", job], env=environ, check=True)
+    began = time.monotonic()
+    wait_until(lambda: left_behind(here) == [], 20)
+    seconds = time.monotonic() - began
+    saved = load_checkpoint(here / "model.ckpt").step
+    log = (here / "train.log").read_text()
+    line = next(line for line in log.splitlines() if f"it has saved step {saved}, and ends" in line)
+    keep_row("srun-scancel-step-ranks", seconds, 143, line.partition("faults")[2], f"step {saved}, whole")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.2)
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +231,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypatch
 def test_the_table_in_the_docs_has_every_case() -> None:
     text = (ROOT / "docs" / "faults.md").read_text()
     assert text.count("\n| ") - 2 >= 80
-    for case in [*everything(), *REQUESTS, *SLOW]:
+    for case in [*everything(), *REQUESTS, *SLURM_REQUESTS, *SLOW]:
         assert f"| {case.launcher} | {case.kind} | {case.place} | {case.rank} |" in text, "run make faults"
 
 
