@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from config_samples import VALID, changed, without
 
 from lockstep.config import parse_input
+from lockstep.config.foreign import load_any_input
 from lockstep.errors import InputError
 
 
@@ -210,3 +213,10 @@ def test_an_input_of_version_0_is_recognised():
 @pytest.mark.parametrize("data", [[], "text", None, 3])
 def test_the_top_level_must_be_an_object(data: object):
     assert message(data).startswith("input.json: expected an object")
+
+
+def test_a_repeated_key_is_told_though_the_text_breaks_off_behind_it(tmp_path: Path):
+    path = tmp_path / "input.json"
+    path.write_text('{"model": {"rcut": 4, "rcut": 4.0}, "training": [')
+    with pytest.raises(InputError, match="key rcut is given twice"):
+        load_any_input(path)

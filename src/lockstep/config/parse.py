@@ -113,9 +113,7 @@ def parse_json(text: str, source: str) -> Any:
         # Python refuses to convert integers of thousands of digits.
         raise _unparsed(error, source) from None
     except _RepeatedKeyError as error:
-        # Tabs are white space in JSON but not in YAML, whose parser is the one that knows positions.
-        node = yaml.compose(text.replace("\t", " "), Loader=_Loader)
-        raise _repeated(node, source) or InputError(f"key {error} is given twice", where=source) from None
+        raise _repeated_in(text, source) or InputError(f"key {error} is given twice", where=source) from None
     except _NotANumberError as error:
         position = _outside_strings(text).find(str(error))
         raise _syntax_error(text, position, source, f"{error} is not a number", "give a finite number") from None
@@ -165,6 +163,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         for key in (key for key, count in times.items() if count > 1):
             raise _RepeatedKeyError(key)
     return result
+
+
+def _repeated_in(text: str, source: str) -> InputError | None:
+    """Where in a JSON text a key is repeated, unless there is a further mistake behind it."""
+    try:
+        # Tabs are white space in JSON but not in YAML, whose parser is the one that knows positions.
+        node = yaml.compose(text.replace("\t", " "), Loader=_Loader)
+    except (yaml.YAMLError, RecursionError):
+        return None
+    return _repeated(node, source)
 
 
 def _no_constant(name: str) -> Any:
