@@ -129,6 +129,7 @@ def keeper(output: Path, name: str, keys: list[str], core: int) -> Keep:
 
     def keep(figures: dict[str, Any]) -> None:
         part = {"about": about, "seconds": time.perf_counter() - began, **figures}
+        output.mkdir(parents=True, exist_ok=True)
         (output / "results.json").write_text(json.dumps(results_in(output) | {name: part}, indent=1) + "\n")
 
     return keep
