@@ -341,7 +341,7 @@ def test_ctrl_c_leaves_whole_files_and_one_line(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, rest = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "dp train: interrupted" in rest
+    assert "dp train: interrupted: --restart auto goes on" in rest
     assert "Traceback" not in rest
     assert not list(folder.glob(".*.tmp"))
     assert not list(folder.glob(".*.lock"))

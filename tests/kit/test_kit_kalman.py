@@ -14,6 +14,7 @@ from test_kit_arithmetic import kit_trainer
 from test_kit_runs import train_on_two
 
 from lockstep.checkpoint.find import load_checkpoint
+from lockstep.observe.lcurve import read_lcurve
 from lockstep.optim.kalman import KalmanFilter
 from lockstep.tasks.deepmd.signals import ATOMS, SIGNALS
 from runs import dp
@@ -89,6 +90,18 @@ def test_a_restart_goes_on_bit_for_bit(folder: Path) -> None:
     assert any("covariance" in key for key in whole)
     assert whole.keys() == again.keys()
     assert all(torch.equal(whole[key], again[key]) for key in whole)
+
+
+def test_the_displayed_loss_is_weighed_by_the_present_learning_rate(folder: Path) -> None:
+    data = filtered_input("dpa1", folder)
+    assert dp("train", "input.json") == 0
+    curve, loss = read_lcurve("lcurve.out"), data["loss"]
+    part = curve["lr"] / data["learning_rate"]["start_lr"]
+    assert part[-1] < 0.5
+    weights = {key: loss[f"start_pref_{key}"] * part + loss[f"limit_pref_{key}"] * (1 - part) for key in "ef"}
+    atoms = len(np.loadtxt("train/type.raw", ndmin=1))
+    expected = weights["e"] * atoms * curve["rmse_e_trn"] ** 2 + weights["f"] * curve["rmse_f_trn"] ** 2
+    np.testing.assert_allclose(curve["rmse_trn"], np.sqrt(expected), rtol=0.02)
 
 
 def test_two_ranks_equal_one_that_accumulates_two(folder: Path) -> None:

@@ -55,6 +55,12 @@ def test_a_run_without_it_says_so(run: Path, capsys: pytest.CaptureFixture[str])
     assert "--head = 'water': there is one model" in capsys.readouterr().err
 
 
+def test_a_restart_without_it_says_so(run: Path) -> None:
+    write_input(run, tiny_input(training__numb_steps=8))
+    assert dp("train", "input.json", "--restart", "model.ckpt", "-l", "train.log") == 0
+    assert "has an average of the weights: it ends here" in Path("train.log").read_text()
+
+
 def test_a_restart_may_begin_with_it(run: Path) -> None:
     write_input(run, tiny_input(training__numb_steps=2, training__save_ckpt="plain"))
     assert dp("train", "input.json") == 0

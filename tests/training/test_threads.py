@@ -93,6 +93,14 @@ def test_a_restart_takes_what_the_checkpoint_has(folder: Path, monkeypatch: pyte
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
+def test_another_number_than_the_checkpoints_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "choose", lambda times: 2)
+    trained()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    _, log = trained("--restart", "model.ckpt-4")
+    assert "threads: 1, and 2 in the run before" in log
+
+
 def test_one_core_has_no_choice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
     _, log = trained()

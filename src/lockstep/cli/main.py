@@ -15,6 +15,8 @@ from lockstep.cli.options import tell
 from lockstep.errors import ForeignModelError, UserError
 from lockstep.version import __version__
 
+_HINT = ": --restart auto goes on from the last checkpoint, if there is one (SIGTERM instead of Ctrl-C saves first)"
+
 EXIT_USER = 2
 
 
@@ -66,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 1
     except KeyboardInterrupt:
-        print(f"dp {args.verb}: interrupted", file=sys.stderr)
+        print(f"dp {args.verb}: interrupted{_HINT if args.verb == 'train' else ''}", file=sys.stderr)
         return 130
 
 

@@ -227,9 +227,9 @@ class TrainingConfig(Section):
     """Compute the fitting nets' matrix products of a float64 model in float32; null for float64 throughout."""
     zero_stage: Annotated[Literal[0, 1], BeforeValidator(_zero_stage)] = 0
     """1 shares the optimizer's work and memory out among the ranks, as SOAP always does; 0 leaves all of it to each."""
-    exchange_precision: Literal["default", "float32"] = "default"
+    exchange_precision: Literal["default", "float32", "float64"] = "default"
     """`float32` rounds gradients on their way between ranks, which halves the messages of a float64 model: the sums
-    then have seven digits. `default` sends them as they are."""
+    then have seven digits. `default` and `float64` send them as they are."""
     enable_ema: Flag = False
     """Keep a running average of the weights too, which `dp freeze --ema` makes a model of."""
     ema_decay: FractionBelowOne = 0.999

@@ -65,6 +65,8 @@ class WeightAverage:
 def build_average(config: AnyInput, module: nn.Module, checkpoint: Checkpoint | None) -> Average:
     """The average that the input asks for, of weights that are in place."""
     if not config.training.enable_ema:
+        if checkpoint is not None and checkpoint.group(AVERAGE):
+            log.warning("%s has an average of the weights: it ends here, without training.enable_ema", checkpoint.path)
         return NoAverage()
     average = WeightAverage(module, config.training.ema_decay)
     if checkpoint is not None:

@@ -29,8 +29,8 @@ class Measured(Protocol):
 
     signals: int
 
-    def signal(self, sample: Any, number: int, step: int, done: float) -> Signal:
-        """One of the measurements of a sample; `done` is what part of the training is over."""
+    def signal(self, sample: Any, number: int, step: int, done: float, lr: float) -> Signal:
+        """One of the measurements of a sample; `done` is what part of the training is over, `lr` for its errors."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class KalmanTrainer(Trainer):
 
     def _measure(self, sample: Any, number: int, step: int) -> Signal:
         self.group.phases.enter(FORWARD)
-        signal = self.task.signal(sample, number, step, step / self.numb_steps)
+        signal = self.task.signal(sample, number, step, step / self.numb_steps, self.schedule.lr(step))
         self.group.phases.enter(BACKWARD)
         signal.predicted.backward()
         return signal

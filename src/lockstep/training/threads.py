@@ -39,9 +39,11 @@ def settle_threads(
     """The placement with the number of threads that serves best. All ranks call it, and all get the same number."""
     ranks = mesh.world.all_gather_object((placement.automatic, placement.cores))
     most = min(cores for _, cores in ranks)
-    if most == 1 or not all(automatic for automatic, _ in ranks):
-        return placement
     saved = checkpoint.info.get("threads") if checkpoint else None
+    if most == 1 or not all(automatic for automatic, _ in ranks):
+        if saved not in (None, placement.intra_threads):
+            log.info("threads: %s, and %s in the run before: last digits may differ", placement.intra_threads, saved)
+        return placement
     if isinstance(saved, int) and 1 <= saved <= most:
         log.info("threads: %d, as the checkpoint has it", saved)
         return _applied(placement, saved)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.config import AnyInput, ForeignInput
-from lockstep.config.foreign import ForeignTrainingConfig
+from lockstep.config.foreign import ForeignOptimizer, ForeignTrainingConfig
 from lockstep.data import Array, JointDataSet
 from lockstep.interop.kit import package
 from lockstep.interop.kit.files import ONLY
@@ -60,7 +60,7 @@ def make_start(job: Job) -> Start:
     """The models to train, their constants and weights in place."""
     assert isinstance(job.config, ForeignInput)
     sections = checked_sections(job.config)
-    version = package.require(title(sections.model_section()), "model")
+    version = package.require(*_foreign_part(job.config, sections.model_section()))
     name = f"DeePMD-kit {version}'s {title(sections.model_section())}"
     log.info("model: %s", name)
     with job.group.progress.allow(math.inf):
@@ -75,10 +75,17 @@ def make_start(job: Job) -> Start:
     return Start(config, name, branches, module)
 
 
+def _foreign_part(config: ForeignInput, model: Mapping[str, Any]) -> tuple[str, str]:
+    """What needs DeePMD-kit, and where the input says so."""
+    if isinstance(config.optimizer, ForeignOptimizer):
+        return f"with the optimizer {config.optimizer.type}, {title(model)}", "optimizer.type"
+    return title(model), "model"
+
+
 def checked_sections(config: AnyInput) -> Sections:
     """The model and its loss as DeePMD-kit understands them; stops where there is no DeePMD-kit."""
     assert isinstance(config, ForeignInput)
-    package.require(title(config.model), "model")
+    package.require(*_foreign_part(config, config.model))
     return settle(config.model, config.loss, config.loss_dict)
 
 

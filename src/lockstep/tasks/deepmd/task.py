@@ -105,11 +105,11 @@ class DeepmdTask(Task):
         assert types is not None
         return energy_differences(predicted, labels, types >= 0)
 
-    def signal(self, sample: Sample, number: int, step: int, done: float) -> Signal:
+    def signal(self, sample: Sample, number: int, step: int, done: float, lr: float) -> Signal:
         """A measurement of a Kalman filter: the energies, or the forces on some atoms, which the frames determine."""
         section = self.config.optimizer
         assert isinstance(section, KalmanConfig)
-        predicted, total, errors = self._answer(sample, self._job.start_lr)
+        predicted, total, errors = self._answer(sample, lr)
         types = sample.inputs["atype"]
         assert types is not None
         seeds = [self.config.training.seed or 0, step, *(frame for _, frame in sample.keys)]
@@ -130,6 +130,7 @@ class DeepmdTask(Task):
         needed = KalmanFilter.bytes_needed(parameters, section.kf_blocksize)
         free = free_memory(self._job.group.context.local_size)
         log.info("optimizer: Kalman filter with %.3g GB of covariances on every rank", needed / 1e9)
+        log.info("optimizer: the learning rate weighs the displayed loss alone, the filter has none")
         if needed > free:
             raise InputError(
                 f"the covariances take {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free",
