@@ -285,3 +285,20 @@ def test_restart_with_more_steps_goes_on(
     assert after.startswith(before)
     assert [line.split()[0] for line in after[len(before) :].splitlines()] == ["14", "16"]
     assert load_checkpoint("model.ckpt").step == 16
+
+
+def test_the_curve_of_another_run_is_not_gone_on_with(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two inputs with other checkpoints and one learning curve, in one folder."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(data / "train", "train")
+    write_input(tmp_path, tiny_input(training__save_ckpt="one"), "one.json")
+    write_input(tmp_path, tiny_input(training__save_ckpt="two", training__seed=9), "two.json")
+    assert dp("train", "one.json") == dp("train", "two.json") == 0
+    other = Path("lcurve.out").read_text()
+    write_input(tmp_path, tiny_input(training__save_ckpt="one", training__numb_steps=14), "one.json")
+    assert dp("train", "one.json", "--restart", "one", "-l", "log") == 0
+    assert "lcurve.out is of another run than the checkpoint; it is kept as lcurve.out.old-1" in Path("log").read_text()
+    assert Path("lcurve.out.old-1").read_text() == other
+    assert [int(line.split()[0]) for line in Path("lcurve.out").read_text().splitlines() if line[0] != "#"] == [14]

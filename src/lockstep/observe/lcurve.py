@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from lockstep.errors import UserError
 from lockstep.files import describe_failure, write_atomically
 
 log = logging.getLogger(__name__)
+
+CURVE = "curve"
+"""Under this key a checkpoint has the last row before it."""
 
 _NAN_NOTE = "# If there is no available reference data, rmse_*_{val,trn} will print nan\n"
 
@@ -29,6 +32,7 @@ class LearningCurve:
         validation: whether each row has errors of validation data too.
         restart_step: the step of the checkpoint that training goes on from; rows after it are cut away,
             because the steps they tell of will be done again. None begins a new file.
+        last: the row that the checkpoint knows as the last one before it: a file without it is of another run.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class LearningCurve:
         columns: Sequence[str] | Mapping[str, tuple[str, str]],
         validation: bool,
         restart_step: int | None = None,
+        last: str = "",
     ) -> None:
         # A link is followed, not replaced, when the file is rewritten.
         self.path = Path(path).resolve()
@@ -44,6 +49,7 @@ class LearningCurve:
         given = columns if isinstance(columns, Mapping) else {}
         self._headings = [given.get(name, (f"{name}_val", f"{name}_trn")) for name in self.columns]
         self.validation = validation
+        self._last = last
         try:
             self._file = self._open(restart_step)
         except OSError as error:
@@ -52,11 +58,16 @@ class LearningCurve:
     def write(self, step: int, lr: float, train: Mapping[str, float], valid: Mapping[str, float] | None = None) -> None:
         """Add the row of `step` and hand it to the operating system at once."""
         assert (valid is not None) == self.validation, "the header says otherwise"
+        self._last = _row(step, lr, [_cells(name, train, valid) for name in self.columns])
         try:
-            self._file.write(_row(step, lr, [_cells(name, train, valid) for name in self.columns]))
+            self._file.write(self._last)
             self._file.flush()
         except OSError as error:
             raise self._failure(error) from error
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it: by its last row the file is known again."""
+        return {CURVE: self._last}
 
     def close(self) -> None:
         """Close the file."""
@@ -88,18 +99,22 @@ class LearningCurve:
         if header.startswith(text):
             return ""
         if not text.startswith(header):
-            self._set_aside(text)
+            self._set_aside(text, "has other columns than this run")
             return ""
         # A row without its newline was cut short when the former run was killed.
         lines = text[len(header) :].split("\n")[:-1]
-        return "".join(f"{line}\n" for line in lines if _step_of(line) <= restart_step)
+        kept = [f"{line}\n" for line in lines if _step_of(line) <= restart_step]
+        if self._last and self._last not in kept:
+            self._set_aside(text, "is of another run than the checkpoint")
+            return ""
+        return "".join(kept)
 
-    def _set_aside(self, text: str) -> None:
-        """Keep a file with other columns under another name: rows of two kinds in one file cannot be read."""
+    def _set_aside(self, text: str, reason: str) -> None:
+        """Keep a file under another name: rows of two kinds in one file cannot be read."""
         names = (f"{self.path.name}.old-{number}" for number in count(1))
         backup = next(path for name in names if not (path := self.path.with_name(name)).exists())
         write_atomically(backup, text.encode())
-        log.warning("%s has other columns than this run; it is kept as %s", self.path, backup.name)
+        log.warning("%s %s; it is kept as %s", self.path, reason, backup.name)
 
     def _failure(self, error: OSError) -> UserError:
         return UserError(
@@ -114,6 +129,10 @@ class NullCurve:
 
     def write(self, step: int, lr: float, train: Mapping[str, float], valid: Mapping[str, float] | None = None) -> None:
         """Do nothing."""
+
+    def state(self) -> dict[str, Any]:
+        """Nothing to keep."""
+        return {}
 
     def close(self) -> None:
         """Do nothing."""

@@ -18,7 +18,7 @@ from lockstep.config import AnyInput
 from lockstep.data import DpLoaderSet, MicroBatch, Plan, worker_count
 from lockstep.device import device_of
 from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
-from lockstep.observe.lcurve import LearningCurve, NullCurve
+from lockstep.observe.lcurve import CURVE, LearningCurve, NullCurve
 from lockstep.observe.live import make_bar
 from lockstep.observe.timeline import NullTracer, Tracer
 from lockstep.observe.wishes import find_wishes, observed
@@ -214,7 +214,7 @@ def build_outputs(
     """All that a step leaves behind; files are real on rank 0 alone, and closed by `stack`."""
     training, group = task.config.training, mesh.world
     restart_step = None if checkpoint is None else checkpoint.step
-    curve = build_curve(task, data, restart_step, group)
+    curve = build_curve(task, data, checkpoint, group)
     budget_file = build_budget_file(task, restart_step, group)
     bar, store = make_bar(group.rank == 0), build_store(task, group)
     # Whatever ends the run, its messages must find the terminal as it was, and the checkpoint being written whole.
@@ -232,7 +232,7 @@ def build_outputs(
         display=Display(training.disp_freq, training.time_training),
         validate=build_validator(task, data, mesh.data),
         validate_all=full,
-        snapshot=with_state(state, full),
+        snapshot=with_state(state, full, curve),
         save_freq=training.save_freq,
         average=training.disp_avg,
         interval=None if checkpoint is None else restore_interval(checkpoint, task.columns, placement.device),
@@ -241,12 +241,16 @@ def build_outputs(
     )
 
 
-def build_curve(task: Task, data: Data, restart_step: int | None, group: Group) -> LearningCurve | NullCurve:
+def build_curve(task: Task, data: Data, checkpoint: Checkpoint | None, group: Group) -> LearningCurve | NullCurve:
     training = task.config.training
     if not (group.rank == 0 and training.disp_training):
         return NullCurve()
     names = {column.name: (column.heading("val"), column.heading("trn")) for column in task.columns}
-    return LearningCurve(training.disp_file, names, data.validation is not None, restart_step)
+    validation = data.validation is not None
+    if checkpoint is None:
+        return LearningCurve(training.disp_file, names, validation)
+    last = checkpoint.info.get(CURVE)
+    return LearningCurve(training.disp_file, names, validation, checkpoint.step, last if isinstance(last, str) else "")
 
 
 def build_budget_file(task: Task, restart_step: int | None, group: Group) -> BudgetFile | NullFile:
@@ -282,12 +286,14 @@ def build_validator(task: Task, data: Data, group: Group) -> Validator | NoValid
     return Validator.of(task, data.validation, task.config.training.validation_batches, group)
 
 
-def with_state(snapshot: Snapshot, part: AtIntervals) -> Snapshot:
-    """What a checkpoint holds, and what it keeps of another part of the run."""
+def with_state(snapshot: Snapshot, *parts: AtIntervals | LearningCurve | NullCurve) -> Snapshot:
+    """What a checkpoint holds, and what it keeps of other parts of the run."""
 
     def both(step: int, interval: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         tensors, info = snapshot(step, interval)
-        return tensors, info | part.state()
+        for part in parts:
+            info = info | part.state()
+        return tensors, info
 
     return both
 
