@@ -11,7 +11,7 @@ import pytest
 import torch
 from kinds import kit_input
 from test_kit_arithmetic import kit_trainer
-from test_kit_runs import train_on_two
+from test_kit_runs import two_ranks_equal_one
 
 from lockstep.checkpoint.find import load_checkpoint
 from lockstep.observe.lcurve import read_lcurve
@@ -105,23 +105,14 @@ def test_the_displayed_loss_is_weighed_by_the_present_learning_rate(folder: Path
 
 
 def test_two_ranks_equal_one_that_accumulates_two(folder: Path) -> None:
-    data = filtered_input("dpa1", folder, training__acc_freq=2)
-    assert dp("train", "input.json") == 0
-    one = load_checkpoint("model.ckpt-4").group("model")
-    data["training"] |= {"acc_freq": 1, "save_ckpt": "two.ckpt", "disp_file": "two.out"}
-    (folder / "input.json").write_text(json.dumps(data))
-    train_on_two(folder)
-    two = load_checkpoint("two.ckpt-4").group("model")
-    assert one.keys() == two.keys()
-    for key in one:
-        torch.testing.assert_close(two[key], one[key], rtol=1e-9, atol=1e-11)
+    two_ranks_equal_one(filtered_input("dpa1", folder, training__acc_freq=2), folder)
 
 
 def test_a_filter_too_large_for_the_memory_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     filtered_input("dpa1", folder)
-    monkeypatch.setattr("lockstep.tasks.deepmd.task.free_memory", lambda ranks: 1000)
+    monkeypatch.setattr("lockstep.tasks.deepmd.optimizers.free_memory", lambda ranks: 1000)
     assert dp("train", "input.json") == 2
     assert "optimizer.kf_blocksize = 64: the covariances take" in capsys.readouterr().err
     assert not Path("lcurve.out").exists()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,9 @@ def test_a_model_is_made_of_the_average_of_the_weights(folder: Path) -> None:
     assert not torch.equal(mean[name], last[name])
 
 
+FOUR_STEPS = {"training__numb_steps": 4, "training__save_freq": 4}
+
+
 def train_on_two(folder: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     command += ["-m", "lockstep.cli.main", "train", "input.json", "-o", "two.json"]
@@ -75,8 +79,8 @@ def train_on_two(folder: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_two_ranks_equal_one_that_accumulates_two(folder: Path) -> None:
-    data = kit_input("dpa1", folder, training__numb_steps=4, training__save_freq=4, training__acc_freq=2)
+def two_ranks_equal_one(data: dict[str, Any], folder: Path) -> None:
+    """Trains four steps on one rank that accumulates two micro-batches, as `data` says, then on two ranks."""
     assert dp("train", "input.json") == 0
     one = load_checkpoint("model.ckpt-4").group("model")
     data["training"] |= {"acc_freq": 1, "save_ckpt": "two.ckpt", "disp_file": "two.out"}
@@ -87,6 +91,10 @@ def test_two_ranks_equal_one_that_accumulates_two(folder: Path) -> None:
     assert one.keys() == two.keys()
     for key in one:
         torch.testing.assert_close(two[key], one[key], rtol=1e-9, atol=1e-11)
+
+
+def test_two_ranks_equal_one_that_accumulates_two(folder: Path) -> None:
+    two_ranks_equal_one(kit_input("dpa1", folder, **FOUR_STEPS, training__acc_freq=2), folder)
 
 
 @pytest.mark.parametrize("size", [1, "mixed:2"])

@@ -1,15 +1,20 @@
-"""DeePMD-kit's own optimizers behind this program's interface."""
+"""DeePMD-kit's own optimizers behind this program's interface, and its Kalman filter as this program has it."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lockstep.config.foreign import AdaMuonConfig, HybridMuonConfig
-from lockstep.errors import CheckpointError
+from lockstep.config.foreign import AdaMuonConfig, HybridMuonConfig, KalmanConfig
+from lockstep.errors import CheckpointError, InputError
+from lockstep.memory import free_memory
+from lockstep.optim.kalman import KalmanFilter
+
+log = logging.getLogger(__name__)
 
 _NUMBER = "number"
 
@@ -63,3 +68,18 @@ class DeepmdOptimizer:
             quantity, _, kind = quantity.partition(":")
             value = float(tensor) if kind == _NUMBER else tensor.detach().to(parameters[name].device, copy=True)
             self._inner.state[parameters[name]][quantity] = value
+
+
+def make_filter(module: nn.Module, config: KalmanConfig, local_ranks: int) -> KalmanFilter:
+    """The Kalman filter over all trainable weights; refused where so many ranks of a node have no memory for it."""
+    parameters = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    needed, free = KalmanFilter.bytes_needed(parameters, config.kf_blocksize), free_memory(local_ranks)
+    log.info("optimizer: Kalman filter with %.3g GB of covariances on every rank", needed / 1e9)
+    log.info("optimizer: the learning rate weighs the displayed loss alone, the filter has none")
+    if needed > free:
+        raise InputError(
+            f"the covariances take {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free",
+            where=f"optimizer.kf_blocksize = {config.kf_blocksize}",
+            remedy="make it smaller: the memory shrinks with it",
+        )
+    return KalmanFilter(parameters, config.kf_blocksize)

@@ -14,16 +14,14 @@ from torch import Tensor
 from lockstep.config import AnyInput
 from lockstep.config.foreign import ForeignInput, ForeignOptimizer, KalmanConfig
 from lockstep.data import Array, DataSet, JointDataSet, MicroBatch
-from lockstep.errors import InputError
 from lockstep.geometry.cache import cache_budget
 from lockstep.interop.kit.files import ALIASES, ONLY
-from lockstep.memory import free_memory
 from lockstep.optim.kalman import KalmanFilter
 from lockstep.optim.optimizer import Optimizer
 from lockstep.tasks.deepmd.batch import Inputs, Labels, Translator
 from lockstep.tasks.deepmd.branches import Models
 from lockstep.tasks.deepmd.neighbours import KnownLists
-from lockstep.tasks.deepmd.optimizers import DeepmdOptimizer
+from lockstep.tasks.deepmd.optimizers import DeepmdOptimizer, make_filter
 from lockstep.tasks.deepmd.signals import SIGNALS, Signal, drawn_atoms, measured, weights_at
 from lockstep.tasks.deepmd.start import Start, make_start, wanted_arrays
 from lockstep.tasks.metrics import Column, LossTerms, Metrics, energy_differences
@@ -122,22 +120,8 @@ class DeepmdTask(Task):
         """DeePMD-kit's, where the input names one."""
         section = self.config.optimizer
         if isinstance(section, KalmanConfig):
-            return self._kalman_filter(section)
+            return make_filter(self.module, section, self._job.group.context.local_size)
         return DeepmdOptimizer(self.module, section) if isinstance(section, ForeignOptimizer) else None
-
-    def _kalman_filter(self, section: KalmanConfig) -> KalmanFilter:
-        parameters = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
-        needed = KalmanFilter.bytes_needed(parameters, section.kf_blocksize)
-        free = free_memory(self._job.group.context.local_size)
-        log.info("optimizer: Kalman filter with %.3g GB of covariances on every rank", needed / 1e9)
-        log.info("optimizer: the learning rate weighs the displayed loss alone, the filter has none")
-        if needed > free:
-            raise InputError(
-                f"the covariances take {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free",
-                where=f"optimizer.kf_blocksize = {section.kf_blocksize}",
-                remedy="make it smaller: the memory shrinks with it",
-            )
-        return KalmanFilter(parameters, section.kf_blocksize)
 
     def state(self) -> dict[str, Any]:
         return {ALIASES: self.module.aliases()}
