@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -75,8 +75,14 @@ class Run:
         ]
 
 
-def watch(command: Sequence[str], folder: Path, environment: Mapping[str, str], timeout: float) -> Run:
-    """Run a training in `folder` to its end and say what it took."""
+def watch(
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    timeout: float,
+    enough: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Run a training in `folder` to its end, or to the first row at which there is `enough`; say what it took."""
     curve, log = folder / CURVE, folder / "log"
     rows: list[Row] = []
     largest = together = weighed = 0.0
@@ -85,7 +91,10 @@ def watch(command: Sequence[str], folder: Path, environment: Mapping[str, str], 
         while running:
             running = process.poll() is None
             now = time.perf_counter() - began
-            rows += [Row(step, now, processor_seconds(process.pid)) for step in steps_of(curve)[len(rows) :]]
+            new = [Row(step, now, processor_seconds(process.pid)) for step in steps_of(curve)[len(rows) :]]
+            rows += new
+            if running and new and enough():
+                return Run(rows, now, largest, together, log.read_text(errors="replace"))
             if now >= weighed:
                 peak, total = memory(process.pid)
                 largest, together, weighed = max(largest, peak), max(together, total), now + WEIGH_EVERY

@@ -25,7 +25,7 @@ from typing import Any
 
 from accuracy import measure_accuracy
 from many import measure_many
-from measure import ROOT, RunError, about_machine, keep_off, say
+from measure import OWN_CORES, ROOT, RunError, about_machine, keep_off, say
 from programs import PROGRAMS, set_up
 from race import measure_race
 from speed import CASES, QUICK_CASES, descriptor_cases, measure_speed, measure_trained
@@ -110,7 +110,11 @@ def measure_parts(arguments: argparse.Namespace) -> None:
             accuracy_keys, arguments.steps, arguments.seeds, results_in(arguments.output).get("accuracy", {})
         ),
         "race": lambda kept: measure_race(
-            keys, arguments.race_cores, arguments.steps, results_in(arguments.output).get("race", {}), kept
+            keys,
+            [cores_from(core, count) for count in arguments.race_cores],
+            arguments.steps,
+            results_in(arguments.output).get("race", {}),
+            kept,
         ),
     }
     for name, measure in parts.items():
@@ -118,6 +122,11 @@ def measure_parts(arguments: argparse.Namespace) -> None:
             say(f"part {name}")
             kept = keeper(arguments.output, name, keys, core)
             kept(measure(kept))
+
+
+def cores_from(core: int, count: int) -> list[int]:
+    """So many cores, that of `--core` first."""
+    return [core, *(one for one in OWN_CORES if one != core)][:count]
 
 
 def keeper(output: Path, name: str, keys: list[str], core: int) -> Keep:

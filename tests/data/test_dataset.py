@@ -302,3 +302,26 @@ def test_an_array_of_another_shape_than_described_is_refused(tmp_path: Path) -> 
     write_system(tmp_path / "a", [{**make_arrays(2, 3), "dos": np.zeros((2, 5))}], TYPES)
     with pytest.raises(DataError, match=r"dos\.npy: its shape is \(2, 5\): expected \(2, 7\).*numb_dos"):
         DataSet(tmp_path, NAMES, [Array("dos", tail=(7,), hint=" (model.fitting_net.numb_dos)")])
+
+
+def test_files_of_a_few_numbers_are_read_once(tmp_path: Path) -> None:
+    """Of many systems with a few frames each, a second visit to every file of energies would take as long again."""
+    small, large = simple_system(tmp_path / "small", 4), simple_system(tmp_path / "large", 400)
+    data = DataSet(tmp_path, NAMES, LABELS)
+    expected = [np.load(system / "set.000" / "energy.npy") for system in (large, small)]
+    (small / "set.000" / "energy.npy").unlink()
+    np.testing.assert_array_equal(data.values(1, np.array([3, 0]), "energy"), expected[1][[3, 0]])
+    np.testing.assert_array_equal(data.values(0, np.array([399, 7]), "energy"), expected[0][[399, 7]])
+
+
+def test_systems_that_are_alike_are_described_alike_and_others_are_not(tmp_path: Path) -> None:
+    for number, n_frames in enumerate((2, 2, 3, 2)):
+        simple_system(tmp_path / f"s{number}", n_frames, seed=number)
+    np.save(tmp_path / "s3" / "set.000" / "force.npy", np.zeros((2, 8)))
+    with pytest.raises(DataError, match=r"s3/set\.000/force\.npy: its shape is \(2, 8\)"):
+        DataSet(tmp_path, NAMES, LABELS)
+    np.save(tmp_path / "s3" / "set.000" / "force.npy", np.zeros((2, 9), dtype=np.float32))
+    data = DataSet(tmp_path, NAMES, LABELS)
+    assert data.n_frames.tolist() == [2, 2, 3, 2]
+    assert not data.read(3, [1]).labels["force"].any()
+    assert data.read(2, [2]).labels["force"].any()

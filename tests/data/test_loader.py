@@ -72,13 +72,13 @@ def test_no_more_than_depth_is_read_ahead(plan: Plan) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_surfaces_as_it_is_when_its_micro_batch_is_due(plan: Plan, workers: int) -> None:
-    file = Path(plan.dataset.name(0)) / "set.000" / "energy.npy"
-    np.save(file, np.full(5, np.nan))
+    file = Path(plan.dataset.name(0)) / "set.000" / "coord.npy"
+    np.save(file, np.full_like(np.load(file), np.nan))
     first_bad = next(number for number in range(100) if plan.stream(3)[number].system == 0)
     items = loader(plan, workers=workers)
     for _ in range(first_bad):
         next(items)
-    with pytest.raises(DataError, match=r"s0/set\.000/energy\.npy: the value is nan"):
+    with pytest.raises(DataError, match=r"s0/set\.000/coord\.npy: the value is nan"):
         next(items)
     assert loader_threads() == 0
     with pytest.raises(StopIteration):

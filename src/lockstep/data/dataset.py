@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +17,11 @@ from lockstep.data.hdf5 import Hdf5Files, Hdf5Folder
 from lockstep.data.index import Index, IndexBuilder
 from lockstep.data.lmdb import LmdbFolder, is_lmdb
 from lockstep.data.microbatch import MicroBatch, SystemOrigin
-from lockstep.data.npy import NpyFolder, NpyReader
+from lockstep.data.npy import NpyFolder, NpyReader, SmallFiles
 from lockstep.data.physical import bad_cell, far_atom
 from lockstep.data.search import find_systems, is_hdf5
 from lockstep.data.store import Folder
-from lockstep.data.system import NOT_IN_MODEL, SystemDescription, Types, TypeTable, describe, unknown_element
+from lockstep.data.system import NOT_IN_MODEL, Describer, SystemDescription, TypeTable, unknown_element
 from lockstep.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -27,11 +29,23 @@ log = logging.getLogger(__name__)
 _CHUNK, _OPENERS = 256, 8
 
 
-def open_folder(path: str, hdf5: Hdf5Files) -> Folder:
+def open_folder(path: str, hdf5: Hdf5Files, small: SmallFiles | None = None) -> Folder:
     """A system, whatever it lies in."""
     if is_lmdb(path):
         return LmdbFolder(path)
-    return Hdf5Folder(path, hdf5) if is_hdf5(path) else NpyFolder(path)
+    return Hdf5Folder(path, hdf5) if is_hdf5(path) else NpyFolder(path, small)
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """No search for cycles of references meanwhile: opening makes a million objects, and none of them in a cycle."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class DataSet:
@@ -56,19 +70,20 @@ class DataSet:
     ) -> None:
         self.type_map = tuple(type_map)
         self.arrays = tuple(arrays)
-        self._hdf5 = Hdf5Files()
-        index = self._open(find_systems(systems, rglob_patterns, input_folder, option))
-        self._set_index(index, FrameFiles(index, self._hdf5, NpyReader()))
+        self._hdf5, self._small = Hdf5Files(), SmallFiles()
+        with without_collecting():
+            index = self._open(find_systems(systems, rglob_patterns, input_folder, option))
+        self._set_index(index, FrameFiles(index, self._hdf5, NpyReader(self._small)))
         self._require(array for array in self.arrays if array.required)
 
     def _open(self, paths: Sequence[str]) -> Index:
         builder = IndexBuilder([COORD.name, BOX.name, REAL_TYPES.name, *(array.name for array in self.arrays)])
-        types = Types(self.type_map)
+        describer = Describer(self.type_map, self.arrays)
         unsaid = 0
         chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
         # Opening is waiting for the file system, above all for a remote one, so several chunks wait together.
         with ThreadPoolExecutor(min(_OPENERS, len(chunks)), thread_name_prefix="open") as pool:
-            for systems in pool.map(lambda chunk: self._describe(chunk, types), chunks):
+            for systems in pool.map(lambda chunk: self._describe(chunk, describer), chunks):
                 for system in systems:
                     builder.append(system)
                     unsaid += system.unsaid
@@ -76,8 +91,8 @@ class DataSet:
             log.warning("%d system(s) have neither box.npy nor a nopbc file: taken as not periodic", unsaid)
         return builder.finish()
 
-    def _describe(self, paths: Sequence[str], types: Types) -> list[SystemDescription]:
-        return [describe(open_folder(path, self._hdf5), types, self.arrays) for path in paths]
+    def _describe(self, paths: Sequence[str], describer: Describer) -> list[SystemDescription]:
+        return [describer.describe(open_folder(path, self._hdf5, self._small)) for path in paths]
 
     def _set_index(self, index: Index, files: FrameFiles) -> None:
         self._index, self._files = index, files
@@ -172,9 +187,9 @@ class DataSet:
 
     def compositions(self, system: int, frames: Sequence[int] | np.ndarray) -> np.ndarray:
         """[B, ntypes] how many atoms of each type frames have."""
-        ntypes = len(self.type_map)
         if not self.mixed[system]:
-            return np.tile(np.bincount(self._table(system).types, minlength=ntypes), (len(frames), 1))
+            return np.tile(self._table(system).composition, (len(frames), 1))
+        ntypes = len(self.type_map)
         types = self._mixed_types(system, np.asarray(frames, dtype=np.int64))
         numbers = np.arange(len(frames))[:, None] * (ntypes + 1) + types + 1  # the first column counts padding
         counts = np.bincount(numbers.ravel(), minlength=len(frames) * (ntypes + 1))

@@ -112,6 +112,7 @@ class IndexBuilder:
         self._table_numbers: dict[int, int] = {}
         self._set_names: Unique[str] = Unique()
         self._layouts: Unique[ArrayFormat] = Unique()
+        self._latest: tuple[SetDescription, array[int]] | None = None
 
     def append(self, system: SystemDescription) -> None:
         table = self._table_numbers.setdefault(id(system.table), len(self._tables))
@@ -134,9 +135,11 @@ class IndexBuilder:
 
     def _append_set(self, item: SetDescription) -> None:
         self._sets.extend((self._set_names.number(item.name), item.n_frames))
-        number = self._layouts.number
-        found = item.layouts
-        self._layout.extend(number(found[name]) if name in found else -1 for name in self.arrays)
+        if self._latest is None or self._latest[0] is not item:  # sets that are alike share their description
+            number, found = self._layouts.number, item.layouts
+            row = array("i", [number(found[name]) if name in found else -1 for name in self.arrays])
+            self._latest = item, row
+        self._layout.extend(self._latest[1])
 
     def finish(self) -> Index:
         systems = np.array(self._systems, dtype=np.int64).reshape(-1, 8)

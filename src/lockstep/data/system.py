@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from lockstep.data.arrays import BOX, COORD, REAL_TYPES, Array
 from lockstep.data.store import ArrayFormat, Folder, Header
 from lockstep.errors import DataError
 
+_KINDS = 4096
 NOT_IN_MODEL = -2  # -1 marks padding atoms in mixed-type data
 
 
@@ -29,11 +29,13 @@ class TypeTable(NamedTuple):
 
     Attributes:
         types: the model's type of every atom ([natoms]; placeholders in mixed-type systems).
+        composition: [ntypes] how many atoms of each type that is.
         translation: the model's type for each type number of the system.
         names: the system's names of its type numbers, for error messages.
     """
 
     types: np.ndarray
+    composition: np.ndarray
     translation: np.ndarray
     names: tuple[str, ...]
 
@@ -75,7 +77,7 @@ class Types:
         index = {name: number for number, name in enumerate(self.type_map)}
         translation = np.array([index.get(name, NOT_IN_MODEL) for name in names], dtype=np.int64)
         if mixed:  # the types are in real_atom_types.npy, and what type.raw says is a placeholder
-            return TypeTable(np.zeros(len(numbers), dtype=np.int64), translation, names)
+            return self._table(np.zeros(len(numbers), dtype=np.int64), translation, names)
         if numbers.max() >= len(names):
             raise DataError(
                 f"type {numbers.max()} is out of range: {_whose(names_raw)} has {len(names)}: {list(names)}",
@@ -86,7 +88,10 @@ class Types:
         if (types == NOT_IN_MODEL).any():
             element = names[int(numbers[types == NOT_IN_MODEL][0])]
             raise unknown_element(element, folder.where("type.raw"), self.type_map)
-        return TypeTable(types, translation, names)
+        return self._table(types, translation, names)
+
+    def _table(self, types: np.ndarray, translation: np.ndarray, names: tuple[str, ...]) -> TypeTable:
+        return TypeTable(types, np.bincount(types, minlength=len(self.type_map)), translation, names)
 
 
 def listed_types(folder: Folder) -> np.ndarray:
@@ -108,25 +113,57 @@ def unknown_element(element: str, where: str, type_map: Sequence[str]) -> DataEr
     )
 
 
-def describe(folder: Folder, types: Types, wanted: Sequence[Array]) -> SystemDescription:
-    """Read a system's headers and check them against each other."""
-    set_names = folder.sets()
-    if not set_names:
-        raise DataError("the system has no set.* folder", where=folder.path, remedy="add set.000 with coord.npy")
-    members = [folder.members(name) for name in set_names]
-    mixed = _agree(folder, set_names, members, REAL_TYPES)
-    table = types.of(folder, mixed)
-    free = folder.contains("nopbc")
-    periodic = not free and _agree(folder, set_names, members, BOX)
-    arrays = [COORD, *([BOX] if periodic else []), *([REAL_TYPES] if mixed else [])]
-    arrays += [array for array in wanted if _agree(folder, set_names, members, array)]
-    sets = [
-        _describe_set(folder, name, present, table.types, arrays)
-        for name, present in zip(set_names, members, strict=True)
-    ]
-    if not any(item.n_frames for item in sets):
-        raise DataError("the system has no frames", where=folder.path, remedy="leave it out, or add frames to it")
-    return SystemDescription(folder.path, table, mixed, periodic, not (periodic or free), sets)
+class Describer:
+    """Reads the headers of systems and checks them against each other.
+
+    Thousands of small systems are of a handful of kinds, so what has been seen before is not checked again: a set of
+    the same atoms with the same headers.
+    """
+
+    def __init__(self, type_map: Sequence[str], wanted: Sequence[Array]) -> None:
+        self._types = Types(type_map)
+        self._wanted = wanted
+        self._known: dict[Hashable, SetDescription] = {}
+
+    def describe(self, folder: Folder) -> SystemDescription:
+        set_names = folder.sets()
+        if not set_names:
+            raise DataError("the system has no set.* folder", where=folder.path, remedy="add set.000 with coord.npy")
+        members = [folder.members(name) for name in set_names]
+        mixed = _agree(folder, set_names, members, REAL_TYPES)
+        table = self._types.of(folder, mixed)
+        free = folder.contains("nopbc")
+        periodic = not free and _agree(folder, set_names, members, BOX)
+        arrays = [COORD, *([BOX] if periodic else []), *([REAL_TYPES] if mixed else [])]
+        arrays += [array for array in self._wanted if _agree(folder, set_names, members, array)]
+        sets = [
+            self._describe_set(folder, name, present, table.types, arrays)
+            for name, present in zip(set_names, members, strict=True)
+        ]
+        if all(item.n_frames == 0 for item in sets):
+            raise DataError("the system has no frames", where=folder.path, remedy="leave it out, or add frames to it")
+        return SystemDescription(folder.path, table, mixed, periodic, not (periodic or free), sets)
+
+    def _describe_set(
+        self, folder: Folder, name: str, present: frozenset[str], types: np.ndarray, arrays: Sequence[Array]
+    ) -> SetDescription:
+        files = [_file_of(array, present, folder, name) for array in arrays]
+        headers = [folder.header(name, file) for file in files]
+        # The types live as long as this object; a header that was parsed once is that same object again.
+        key = (name, id(types), *files, *headers)
+        known = self._known.get(key)
+        if known is None:
+            known = _checked_set(folder, name, types, arrays, files, headers)
+            if len(self._known) < _KINDS:
+                self._known[key] = known
+        return known
+
+
+def _file_of(array: Array, present: frozenset[str], folder: Folder, name: str) -> str:
+    for file in array.files:
+        if file in present:
+            return file
+    raise DataError(f"{array.files[0]} is missing", where=folder.where(name), remedy="add it to the set")
 
 
 def _agree(folder: Folder, sets: list[str], members: list[frozenset[str]], array: Array) -> bool:
@@ -147,18 +184,19 @@ def _agree(folder: Folder, sets: list[str], members: list[frozenset[str]], array
     )
 
 
-def _describe_set(
-    folder: Folder, name: str, present: frozenset[str], types: np.ndarray, arrays: Sequence[Array]
+def _checked_set(
+    folder: Folder,
+    name: str,
+    types: np.ndarray,
+    arrays: Sequence[Array],
+    files: Sequence[str],
+    headers: Sequence[Header],
 ) -> SetDescription:
+    """What a set holds, by its headers, those of the coordinates first."""
+    natoms = len(types)
+    n_frames = _count_frames(headers[0], natoms)
     layouts: dict[str, ArrayFormat] = {}
-    n_frames, natoms = -1, len(types)
-    for array in arrays:
-        file = next((file for file in array.files if file in present), None)
-        if file is None:
-            raise DataError(f"{array.files[0]} is missing", where=folder.where(name), remedy="add it to the set")
-        header = folder.header(name, file)
-        if array is COORD:
-            n_frames = _count_frames(header, natoms)
+    for array, file, header in zip(arrays, files, headers, strict=True):
         chosen = int(np.isin(types, array.selected).sum()) if array.selected else natoms
         problem, layout = _check(header, file, array, natoms, n_frames, chosen)
         if problem:
@@ -175,12 +213,8 @@ def _count_frames(header: Header, natoms: int) -> int:
     return 1 if header.shape in ((3 * natoms,), ()) else header.shape[0]
 
 
-@lru_cache(maxsize=4096)
 def _check(header: Header, file: str, array: Array, natoms: int, n_frames: int, chosen: int) -> tuple[str, ArrayFormat]:
-    """What is wrong with an array ("" if nothing), and how to read it; `chosen` of the atoms are selected.
-
-    Cached because thousands of small systems repeat a handful of shapes.
-    """
+    """What is wrong with an array ("" if nothing), and how to read it; `chosen` of the atoms are selected."""
     tail = header.shape[1:] if header.shape[:1] == (n_frames,) else header.shape
     layout = ArrayFormat(file, header.dtype.str, tail, header.offset, header.fortran)
     width = array.width(natoms)

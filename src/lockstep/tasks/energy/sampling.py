@@ -12,9 +12,9 @@ from lockstep.data import DataSet, Plan
 from lockstep.data.scramble import scrambled, spread
 
 _CHUNK_ATOMS = 4096
-_PER_FRAME, _PER_ATOM, _PER_CHUNK = 0.6e-3, 0.02e-3, 0.6e-3
+_PER_FRAME, _PER_ATOM, _PER_CHUNK = 1.1e-3, 0.02e-3, 0.6e-3
 """Seconds that a frame with its neighbours costs, roughly, on one core; and to read one or some of a system."""
-_PATIENCE = 5.0
+_PATIENCE = 4.0
 """Seconds after which finding the neighbours of every frame becomes finding those of a choice of frames."""
 _LEAST = 0.2
 """Part of the patience that is left for counting neighbours, however many frames the statistics take."""
