@@ -34,6 +34,8 @@ def measure_many(systems: int, peer_systems: int, keys: list[str], core: int, qu
         write_systems(top / "many", frames, systems)
         write_systems(top / "one", frames, 1)
         write_systems(top / "few", frames, peer_systems)
+        # Once for the files as they were just written, once for files that the system has in its cache.
+        record["fresh"] = measure_program(LOCKSTEP, top, "many", every, every, core)
         for place in ("many", "one"):
             record[place] = measure_program(LOCKSTEP, top, place, steps, every, core)
         peers = [key for key in keys if peer_systems and key != LOCKSTEP.key]
