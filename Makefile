@@ -116,8 +116,8 @@ browser: $(VENV)/.ready ## try the report's page in a real browser
 	@command -v chromium chromium-browser google-chrome >/dev/null || apt-get install --yes --no-install-recommends chromium
 	LOCKSTEP_REQUIRE_BROWSER=1 $(BIN)/python -m pytest tests/report/test_browser.py $(PYTEST)
 
-pictures: $(VENV)/.ready ## run the worked example of docs/observe.md and draw it: two minutes on two idle cores
-	@$(BIN)/python docs/pictures.py
+pictures: $(VENV)/.ready ## draw the pictures of docs/, for which its worked example is run: two minutes on two idle cores
+	@$(BIN)/python docs/layers.py && $(BIN)/python docs/blocks.py && $(BIN)/python docs/pictures.py
 
 mistakes: $(VENV)/.ready ## write docs/mistakes.md anew: what is said to every mistake of tests/bad_input
 	@$(BIN)/python tests/bad_input/mistakes_page.py > docs/mistakes.md.new

@@ -73,6 +73,7 @@ def test_what_a_page_needs_is_there(site: Path) -> None:
     ("page", "holds"),
     [
         ("architecture.html", 'src="pictures/layers.png"'),
+        ("parallel.html", 'src="pictures/blocks.png"'),
         ("faults.html", "<td>torchrun</td>"),
         ("models.html", "<td>native</td>"),
         ("own-model.html", 'href="examples/own_model/train.py"'),

@@ -277,10 +277,10 @@ def test_restart_with_more_steps_goes_on(
     folder = run_folder(tmp_path, data, "run", tiny_input())
     monkeypatch.chdir(folder)
     assert dp("train", "input.json") == 0
-    write_input(folder, tiny_input(training__numb_steps=16))
+    write_input(folder, tiny_input(training__numb_steps=16, training__seed=4))
     before = (folder / "lcurve.out").read_text()
     assert dp("train", "input.json", "--restart", "model.ckpt") == 0
-    capfd.readouterr()
+    assert "training.seed = 4 has no effect: the run goes on with the checkpoint's" in capfd.readouterr().err
     after = (folder / "lcurve.out").read_text()
     assert after.startswith(before)
     assert [line.split()[0] for line in after[len(before) :].splitlines()] == ["14", "16"]

@@ -76,11 +76,17 @@ def _scheduled_steps(config: AnyInput, plan: Plan, pace: Pace) -> int:
 
 
 def _find_stream(config: AnyInput, plan: Plan, saved: Mapping[str, Any] | None, group: Group) -> Stream:
+    seed = config.training.seed
     if saved is None:
-        seed = config.training.seed
         drawn = group.all_gather_object(secrets.randbits(31) if seed is None else seed)[0]
         return plan.stream(int(drawn))
     stream = plan.stream(int(saved["seed"]))
+    if seed is not None and seed != stream.seed:
+        log.warning(
+            "training.seed = %d has no effect: the run goes on with the checkpoint's order of frames, seed %d",
+            seed,
+            stream.seed,
+        )
     for difference in stream.load_state_dict(dict(saved), strict=False):
         log.warning("The stream of training data is not that of the checkpoint: %s", difference)
     return stream
