@@ -1,8 +1,8 @@
 """Time to accuracy: seconds, start-up included, until the error on unseen frames is below a mark.
 
 The mark is what DeePMD-kit's TensorFlow has after all steps at its default learning rate. Every run is kept as soon as
-it is done and not done again, so that a race of hours can be run piece by piece; DeePMD-kit's other runs end where they
-have passed the mark.
+it is done and not done again, so that a race of hours can be run piece by piece; all runs but those of SOAP end where
+they have passed the mark.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def measure_race(
         for runner in (one for one in RUNNERS if one.program in keys):
             name = f"{runner.name}, {len(taken)} {'core' if len(taken) == 1 else 'cores'}"
             if name not in runs:
-                mark = None if runner == MARK or runner.program == "lockstep" else mark_of(runs)
+                mark = None if runner == MARK or runner.optimizer == "SOAP" else mark_of(runs)
                 runs[name] = run_one(runner, taken, steps, mark)
                 say(f"    {name}: {runs[name]['rows'][-1][2]:.4f} eV/A after {runs[name]['seconds']:.0f} s")
                 keep({"steps": steps, "runs": runs})
