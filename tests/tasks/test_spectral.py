@@ -76,6 +76,19 @@ def test_a_finer_basis_takes_effect_at_a_fixed_place_of_the_stream(per_step: int
     assert spectral.current == (before,)
 
 
+@pytest.mark.parametrize("factor", [4.0, 6.0])
+def test_sharp_nets_are_still_expanded(factor: float) -> None:
+    """SOAP at a high rate makes nets so sharp; the exact ones would take three times as long."""
+    potential = random_potential()
+    spectral = control(potential)
+    sharpen(potential, factor)
+    spectral.check(CHECK_EVERY)
+    basis = only(spectral, 10**9)
+    assert basis is not None
+    assert basis.intervals > 192
+    assert expansion_error(potential, basis) <= TOLERANCE / 8
+
+
 def test_nets_too_sharp_for_any_basis_are_evaluated_exactly() -> None:
     potential = random_potential()
     spectral = control(potential)
