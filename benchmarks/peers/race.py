@@ -2,13 +2,14 @@
 
 The mark is what DeePMD-kit's TensorFlow has after all steps at its default learning rate. Every run is kept as soon as
 it is done and not done again, so that a race of hours can be run piece by piece; all runs but those of SOAP end where
-they have passed the mark.
+they have passed the mark, or have taken longer than the run that has set it.
 """
 
 from __future__ import annotations
 
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 import inputs
 from measure import CURVE, ROOT, about_machine, environment, pinned, say, watch
 from programs import PROGRAMS
+
+from lockstep.observe.picture import STYLE, pyplot
 
 TIMEOUT = 6 * 3600.0
 ROWS = 120
@@ -56,24 +59,28 @@ RUNNERS = (
 
 
 def measure_race(
-    keys: list[str], cores: list[list[int]], steps: int, earlier: Record, keep: Callable[[Record], None]
+    keys: list[str], cores: list[list[int]], steps: int, only: str, earlier: Record, keep: Callable[[Record], None]
 ) -> Record:
-    """All runners of these programs on these cores that are not in `earlier` yet; `keep` gets each at its end."""
+    """All runners of these programs on these cores that are not in `earlier` yet; `keep` gets each at its end.
+
+    `only` those whose name begins so.
+    """
     runs: Record = earlier.get("runs", {}) if earlier.get("steps") == steps else {}
     for taken in cores:
-        for runner in (one for one in RUNNERS if one.program in keys):
+        for runner in (one for one in RUNNERS if one.program in keys and one.name.startswith(only)):
             name = f"{runner.name}, {len(taken)} {'core' if len(taken) == 1 else 'cores'}"
             if name not in runs:
-                mark = None if runner == MARK or runner.optimizer == "SOAP" else mark_of(runs)
-                runs[name] = run_one(runner, taken, steps, mark)
+                whole = runner == MARK or runner.optimizer == "SOAP"
+                runs[name] = run_one(runner, taken, steps, None if whole else runs.get(f"{MARK.name}, 1 core"))
                 say(f"    {name}: {runs[name]['rows'][-1][2]:.4f} eV/A after {runs[name]['seconds']:.0f} s")
                 keep({"steps": steps, "runs": runs})
     draw(runs, PICTURE)
     return {"steps": steps, "runs": runs}
 
 
-def run_one(runner: Runner, cores: list[int], steps: int, mark: float | None) -> Record:
-    """Train, and read when each row of the learning curve came and what error it has; to the mark, if there is one."""
+def run_one(runner: Runner, cores: list[int], steps: int, rival: Record | None) -> Record:
+    """Train, and read when each row of the learning curve came and what error it has; to the mark of the rival, or as
+    long as it took."""
     every = max(1, steps // ROWS)
     config = inputs.learning(inputs.water("float64", 1), runner.rate, runner.rate / 100, every)
     config = inputs.lasting(config, steps, every)
@@ -89,8 +96,13 @@ def run_one(runner: Runner, cores: list[int], steps: int, mark: float | None) ->
         folder = Path(name)
         inputs.write(inputs.seeded(config, 1), folder)
         command = pinned(program.call("train", "input.json"), *cores)
+        end = time.monotonic() + (rival["seconds"] if rival else TIMEOUT)
         run = watch(
-            command, folder, environment(len(cores)), TIMEOUT, lambda: mark is not None and passed(folder / CURVE, mark)
+            command,
+            folder,
+            environment(len(cores)),
+            TIMEOUT,
+            lambda: time.monotonic() > end or (rival is not None and passed(folder / CURVE, smoothed(rival)[-1][1])),
         )
         errors = errors_of(folder / CURVE)
     rows = [(row.step, row.seconds, errors[row.step], row.processor) for row in run.rows if row.step in errors]
@@ -135,26 +147,51 @@ def seconds_to(run: Record, mark: float) -> float | None:
     return next((seconds for seconds, error in smoothed(run) if error < mark), None)
 
 
+COLOURS = {
+    ("lockstep", "SOAP"): "#0072B2",
+    ("lockstep", "Adam"): "#56B4E9",
+    ("tensorflow", "Adam"): "#D55E00",
+    ("pytorch", "Adam"): "#CC79A7",
+    ("pytorch", "HybridMuon"): "#E69F00",
+}
+DASHES = {1e-3: "-", 2e-3: "--", 3e-3: "--", 1e-2: ":"}
+
+
 def draw(runs: Record, path: Path) -> None:
     """Error against seconds, both logarithmic, one panel for each number of cores."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     counts = sorted({run["cores"] for run in runs.values()})
-    figure, panels = plt.subplots(1, len(counts), figsize=(6 * len(counts), 4.5), sharey=True, squeeze=False)
     mark = mark_of(runs)
-    for panel, count in zip(panels[0], counts, strict=True):
-        for run in (run for run in runs.values() if run["cores"] == count):
-            seconds, errors = zip(*smoothed(run), strict=True)
-            panel.loglog(seconds, errors, label=f"{run['program']}, {run['optimizer']}, {run['rate']:g}")
-        if mark:
-            panel.axhline(mark, color="grey", linestyle=":")
-        panel.set(xlabel="seconds since the command", title=f"{count} {'core' if count == 1 else 'cores'}")
-    panels[0][0].set_ylabel("force error on unseen frames, eV/Å")
-    panels[0][-1].legend(fontsize=7)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    with plt.rc_context(STYLE):
+        figure, panels = plt.subplots(
+            1,
+            len(counts),
+            figsize=(8.6 if len(counts) > 1 else 7.2, 4.4),
+            sharey=True,
+            squeeze=False,
+            layout="constrained",
+        )
+        for panel, count in zip(panels[0], counts, strict=True):
+            for runner in RUNNERS:
+                run = runs.get(f"{runner.name}, {count} {'core' if count == 1 else 'cores'}")
+                if run:
+                    _draw_run(panel, runner, run)
+            if mark:
+                panel.axhline(mark, color="#8c8c8c", linewidth=0.8)
+            panel.set(xlabel="seconds since the command", title=f"{count} {'core' if count == 1 else 'cores'}")
+        panels[0][0].set_ylabel("force error on unseen frames, eV/Å")
+        panels[0][0].legend(fontsize=8, frameon=False, loc="lower left" if len(counts) > 1 else "upper right")
+        figure.savefig(path, dpi=110)
+        plt.close(figure)
+
+
+def _draw_run(panel: Any, runner: Runner, run: Record) -> None:
+    seconds, errors = zip(*smoothed(run), strict=True)
+    panel.loglog(
+        seconds,
+        errors,
+        color=COLOURS[runner.program, runner.optimizer],
+        linestyle=DASHES[runner.rate],
+        linewidth=2.2 if runner.optimizer == "SOAP" else 1.4,
+        label=f"{PROGRAMS[runner.program].title}, {runner.optimizer}, {runner.rate:g}",
+    )

@@ -68,7 +68,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="of the part accuracy (default: 3)")
     parser.add_argument("--race-cores", type=int, nargs="+", default=[1, 2], help="of the part race (default: 1 2)")
     parser.add_argument(
-        "--only", default="", help="of the part descriptors: those whose name begins so; others are kept"
+        "--only", default="", help="of the parts descriptors and race: those whose name begins so; others are kept"
     )
     parser.add_argument("--brief", action="store_true", help="of the part descriptors: 15 steps, none of them warm")
     parser.add_argument("--quick", action="store_true", help="very short runs, kept in a temporary folder")
@@ -113,6 +113,7 @@ def measure_parts(arguments: argparse.Namespace) -> None:
             keys,
             [cores_from(core, count) for count in arguments.race_cores],
             arguments.steps,
+            arguments.only,
             results_in(arguments.output).get("race", {}),
             kept,
         ),
