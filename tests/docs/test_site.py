@@ -74,6 +74,7 @@ def test_what_a_page_needs_is_there(site: Path) -> None:
     [
         ("architecture.html", 'src="pictures/layers.png"'),
         ("parallel.html", 'src="pictures/blocks.png"'),
+        ("performance.html", 'src="pictures/race.png"'),
         ("faults.html", "<td>torchrun</td>"),
         ("models.html", "<td>native</td>"),
         ("own-model.html", 'href="examples/own_model/train.py"'),

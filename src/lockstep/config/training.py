@@ -233,7 +233,7 @@ class TrainingConfig(Section):
     enable_ema: Flag = False
     """Keep a running average of the weights too, which `dp freeze --ema` makes a model of."""
     ema_decay: FractionBelowOne = 0.999
-    """What an update leaves of the running average."""
+    """What an update leaves of the running average; less in short runs, so that it covers their last tenth at most."""
     ema_ckpt_keep: Count | None = None
     """Accepted and without effect: the average lies in the checkpoints, `max_ckpt_keep` of them."""
     scale_steps_by_worker: Flag = False

@@ -15,12 +15,15 @@ from lockstep.model.weights import AVERAGE
 
 log = logging.getLogger(__name__)
 
+_EARLY = 10
+"""After ten times this many steps the average reaches back over this many, and so on; `decay` ends that."""
+
 
 class Average(Protocol):
     """What the loop and checkpoints know of an average."""
 
-    def update(self) -> None:
-        """The weights have moved."""
+    def update(self, step: int) -> None:
+        """The weights have moved, for the `step`-th time."""
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds of it, by the weights' names."""
@@ -29,7 +32,7 @@ class Average(Protocol):
 class NoAverage:
     """None was asked for."""
 
-    def update(self) -> None:
+    def update(self, step: int) -> None:
         pass
 
     def tensors(self) -> dict[str, Tensor]:
@@ -37,7 +40,11 @@ class NoAverage:
 
 
 class WeightAverage:
-    """What every update leaves is `decay` of the average before it, and the rest of the weights after it."""
+    """What every update leaves is `decay` of the average before it, and the rest of the weights after it.
+
+    Less is left early on, so that the average is one over the last tenth of the steps so far at the most: else a short
+    run would end with an average that still has a part of the random weights it began with, and is worth nothing.
+    """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self._weights = {name: each for name, each in module.named_parameters() if each.requires_grad}
@@ -45,8 +52,9 @@ class WeightAverage:
         self._decay = decay
 
     @torch.no_grad()
-    def update(self) -> None:
-        torch._foreach_lerp_(list(self._average.values()), list(self._weights.values()), 1.0 - self._decay)
+    def update(self, step: int) -> None:
+        decay = min(self._decay, step / (step + _EARLY))
+        torch._foreach_lerp_(list(self._average.values()), list(self._weights.values()), 1.0 - decay)
 
     def tensors(self) -> dict[str, Tensor]:
         return {f"{AVERAGE}.{name}": tensor for name, tensor in self._average.items()}

@@ -57,7 +57,7 @@ class Trainer:
         for step in range(self.first_step, self.numb_steps):
             self.group.progress.at(step + 1, OPTIMIZER)
             metrics = self.step(step)
-            self.average.update()
+            self.average.update(step + 1)
             self.task.after_update(step + 1)
             self.group.phases.enter(OUTPUT)
             self.outputs.show(step + 1, self.schedule.lr(step), metrics)
