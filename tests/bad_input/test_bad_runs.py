@@ -252,7 +252,7 @@ def test_frames_of_one_atom(periodic: bool, folder: Path) -> None:
 def test_missing_box_without_nopbc_is_warned_of(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "train" / "set.000" / "box.npy").unlink()
     assert train(folder) == 0
-    assert "neither box.npy nor a nopbc file: taken as not periodic" in capfd.readouterr().err
+    assert "neither box.npy nor a nopbc file: taken as not periodic (train)" in capfd.readouterr().err
 
 
 def test_term_without_labels_is_warned_of(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

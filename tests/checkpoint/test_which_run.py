@@ -193,8 +193,8 @@ def test_two_prefixes_in_one_folder(root: Path, capfd: pytest.CaptureFixture[str
     assert dp("train", "fine.json") == 0
     log = capfd.readouterr().err
     assert {name: Path(name).read_bytes() for name in before} == before
-    assert "fine.ckpt.json" in log
-    assert Path("fine.ckpt.json").is_file()
+    assert "fine.ckpt.out.json" in log
+    assert Path("fine.ckpt.out.json").is_file()
     assert load_checkpoint("model.ckpt").step == HERE
     assert load_checkpoint("fine.ckpt").step == 6
     assert dp("freeze") == 2
@@ -203,7 +203,7 @@ def test_two_prefixes_in_one_folder(root: Path, capfd: pytest.CaptureFixture[str
     assert dp("train", "fine.json") == 0
     assert {name: Path(name).read_bytes() for name in before} == before
     assert sorted(path.name for path in Path("previous-1").iterdir()) == [
-        "fine.budget.jsonl", "fine.ckpt-4.safetensors", "fine.ckpt-6.safetensors", "fine.ckpt.json",
+        "fine.budget.jsonl", "fine.ckpt-4.safetensors", "fine.ckpt-6.safetensors", "fine.ckpt.out.json",
         "fine.ckpt.safetensors", "fine.out",
     ]  # fmt: skip
 

@@ -40,7 +40,8 @@ def test_every_update_leaves_its_share(run: Path) -> None:
 
 
 def test_a_model_is_made_of_it(run: Path) -> None:
-    assert dp("freeze", "-o", "last") == dp("freeze", "--ema", "-o", "mean") == 0
+    assert dp("freeze", "-o", "last") == dp("freeze", "--ema", "-o", "mean", "-l", "freeze.log") == 0
+    assert "Model written to mean.dp, of the running average of the weights" in Path("freeze.log").read_text()
     potential = load_potential("model.ckpt-6")
     averages = load_checkpoint("model.ckpt-6").group("average")
     last, mean = (load_potential(name).state_dict() for name in ("last.dp", "mean.dp"))

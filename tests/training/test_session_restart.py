@@ -295,7 +295,10 @@ def test_the_curve_of_another_run_is_not_gone_on_with(
     shutil.copytree(data / "train", "train")
     write_input(tmp_path, tiny_input(training__save_ckpt="one"), "one.json")
     write_input(tmp_path, tiny_input(training__save_ckpt="two", training__seed=9), "two.json")
+    inputs = Path("one.json").read_text(), Path("two.json").read_text()
     assert dp("train", "one.json") == dp("train", "two.json") == 0
+    assert (Path("one.json").read_text(), Path("two.json").read_text()) == inputs
+    assert Path("two.out.json").exists()
     other = Path("lcurve.out").read_text()
     write_input(tmp_path, tiny_input(training__save_ckpt="one", training__numb_steps=14), "one.json")
     assert dp("train", "one.json", "--restart", "one", "-l", "log") == 0

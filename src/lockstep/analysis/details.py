@@ -19,12 +19,13 @@ _TENSOR = [a + b for a in "xyz" for b in "xyz"]
 class DetailFiles:
     """Writes `prefix.e.out`, `prefix.f.out` and so on, frame by frame. A label that is not there is nan.
 
-    A suffix of the prefix is replaced, as DeePMD-kit does it. The first system gives the header its name.
+    A suffix of the prefix is replaced, and every system has a header before its rows, as DeePMD-kit does it.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = Path(prefix)
         self._files: dict[str, TextIO] = {}
+        self._headers: dict[str, str] = {}
         # Opened before the work begins, so that a wrong path costs no waiting.
         self._open("e")
 
@@ -63,7 +64,8 @@ class DetailFiles:
     def _rows(self, name: str, header: str, rows: NDArray) -> None:
         file = self._files.get(name) or self._open(name)
         try:
-            np.savetxt(file, rows, header="" if file.tell() else header)
+            np.savetxt(file, rows, header="" if self._headers.get(name) == header else header)
+            self._headers[name] = header
         except OSError as error:
             raise _unwritable(Path(file.name), error) from error
 

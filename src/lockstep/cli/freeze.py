@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
                 save_dp(potential, path)
             else:
                 _converted_there(potential, path)
-        log.info("Model written to %s", path)
+        log.info("Model written to %s%s", path, ", of the running average of the weights" if args.ema else "")
     return 0
 
 

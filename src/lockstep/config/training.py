@@ -233,7 +233,8 @@ class TrainingConfig(Section):
     enable_ema: Flag = False
     """Keep a running average of the weights too, which `dp freeze --ema` makes a model of."""
     ema_decay: FractionBelowOne = 0.999
-    """What an update leaves of the running average; less in short runs, so that it covers their last tenth at most."""
+    """What an update leaves of the running average; after `n` updates not more than n/(n + 10), so that short runs
+    forget the weights they began with."""
     ema_ckpt_keep: Count | None = None
     """Accepted and without effect: the average lies in the checkpoints, `max_ckpt_keep` of them."""
     scale_steps_by_worker: Flag = False

@@ -27,6 +27,7 @@ from lockstep.errors import DataError
 log = logging.getLogger(__name__)
 
 _CHUNK, _OPENERS = 256, 8
+_NAMED = 5
 
 
 def open_folder(path: str, hdf5: Hdf5Files, small: SmallFiles | None = None) -> Folder:
@@ -79,16 +80,21 @@ class DataSet:
     def _open(self, paths: Sequence[str]) -> Index:
         builder = IndexBuilder([COORD.name, BOX.name, REAL_TYPES.name, *(array.name for array in self.arrays)])
         describer = Describer(self.type_map, self.arrays)
-        unsaid = 0
+        unsaid: list[str] = []
         chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
         # Opening is waiting for the file system, above all for a remote one, so several chunks wait together.
         with ThreadPoolExecutor(min(_OPENERS, len(chunks)), thread_name_prefix="open") as pool:
             for systems in pool.map(lambda chunk: self._describe(chunk, describer), chunks):
                 for system in systems:
                     builder.append(system)
-                    unsaid += system.unsaid
+                    unsaid += [system.path] if system.unsaid else []
         if unsaid:
-            log.warning("%d system(s) have neither box.npy nor a nopbc file: taken as not periodic", unsaid)
+            log.warning(
+                "%d system(s) have neither box.npy nor a nopbc file: taken as not periodic (%s%s)",
+                len(unsaid),
+                ", ".join(unsaid[:_NAMED]),
+                ", ..." if len(unsaid) > _NAMED else "",
+            )
         return builder.finish()
 
     def _describe(self, paths: Sequence[str], describer: Describer) -> list[SystemDescription]:

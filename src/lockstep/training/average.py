@@ -42,8 +42,8 @@ class NoAverage:
 class WeightAverage:
     """What every update leaves is `decay` of the average before it, and the rest of the weights after it.
 
-    Less is left early on, so that the average is one over the last tenth of the steps so far at the most: else a short
-    run would end with an average that still has a part of the random weights it began with, and is worth nothing.
+    Less is left early on, so that the average reaches back over about a tenth of the steps so far: else a short run
+    would end with an average that still has a part of the random weights it began with, and is worth nothing.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -77,6 +77,7 @@ def build_average(config: AnyInput, module: nn.Module, checkpoint: Checkpoint | 
             log.warning("%s has an average of the weights: it ends here, without training.enable_ema", checkpoint.path)
         return NoAverage()
     average = WeightAverage(module, config.training.ema_decay)
+    log.info("average of the weights: kept too, decay %g (training.ema_decay)", config.training.ema_decay)
     if checkpoint is not None:
         average.load(checkpoint)
     return average

@@ -14,6 +14,8 @@ from lockstep.errors import UserError
 from lockstep.observe.budget import budget_path
 
 _PREFIX, _CURVE = "training.save_ckpt", "training.disp_file"
+OWN_OUTPUT = ".out.json"
+"""What is added to the checkpoints' prefix to name the input with all defaults, where another run has `out.json`."""
 
 
 def refuse_collisions(files: Mapping[str, str | None]) -> None:
@@ -46,6 +48,7 @@ def _all(option: str, given: str) -> Iterator[tuple[str, str]]:
         yield f"{budget}, where the time went, is written beside the learning curve", str(budget)
     if option == _PREFIX:
         yield "the link to the newest checkpoint has this name", given + SUFFIX
+        yield "the input with all defaults goes there if --output is of another run", given + OWN_OUTPUT
         yield "the name of the newest checkpoint is kept there", POINTER
 
 

@@ -19,6 +19,7 @@ from lockstep.files import write_text
 from lockstep.observe.budget import budget_path
 from lockstep.parallel.group import Group
 from lockstep.training.aside import old_files, set_aside
+from lockstep.training.collisions import OWN_OUTPUT
 from lockstep.training.options import checkpoint_prefix
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ def _free_output(output: Path, prefix: Path) -> Path:
     other = _run_of(output)
     if other is None or same_prefix(other, prefix):
         return output
-    own = prefix.with_name(prefix.name + ".json")
+    own = prefix.with_name(prefix.name + OWN_OUTPUT)
     log.info("%s is of the run %s and stays so; this run's input with all defaults is %s", output, other, own)
     return own
 
