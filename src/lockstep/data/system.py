@@ -67,8 +67,8 @@ class Types:
         names = folder.text("type_map.raw") if folder.contains("type_map.raw") else None
         table = self._known.get((raw, names, mixed))
         if table is None:
-            table = self._parse(folder, raw, names, mixed)
-            self._known[raw, names, mixed] = table
+            # Threads that meet the same files at once must end with the same table.
+            table = self._known.setdefault((raw, names, mixed), self._parse(folder, raw, names, mixed))
         return table
 
     def _parse(self, folder: Folder, raw: bytes, names_raw: bytes | None, mixed: bool) -> TypeTable:
