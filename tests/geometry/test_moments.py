@@ -8,9 +8,12 @@ import torch
 
 from lockstep.config.elements import ELEMENTS
 from lockstep.geometry import Environment, Moments, Rows, SplineBasis
+from lockstep.geometry import layout as layout_module
 from lockstep.geometry import moments as moments_module
+from lockstep.geometry.layout import Layout
 from lockstep.model import Potential
 from lockstep.model.potential import Parameters
+from lockstep.network import contraction as contraction_module
 from potentials import (
     ACTIVATIONS,
     ATTEN,
@@ -93,6 +96,30 @@ def test_compiled_loops_agree_with_plain_operations(name: str, precision: str, m
     plain = (moments_module.PlainMomentTranspose, moments_module.PlainCountTranspose)
     assert all(isinstance(transpose, plain) for transpose in env.transposes)
     compare(compiled, answers(potential, frames, env), 1e-12 if precision == "float64" else 2e-5)
+
+
+@pytest.mark.parametrize("n_frames", [1, 3])
+@pytest.mark.parametrize("name", ["one_side", "two_side", "radial", "smooth_mean", "hybrid_both"])
+def test_threads_that_share_the_loops_agree_with_one(name: str, n_frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    potential = variant_potential(name)
+    frames = [random_frame("triclinic", n=7, seed=s, potential=potential) for s in range(n_frames)]
+    alone = answers(potential, frames, environment(potential, frames, FINE))
+    for module in (layout_module, contraction_module):
+        monkeypatch.setattr(module, "_WORTH_IT", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        env = environment(potential, frames, FINE)
+        coord, cell, types, *_ = stack(frames)
+        layout = Layout.of(potential.find_pairs(coord, cell, types)[0], types)
+        shares = layout.shares()
+        together = answers(potential, frames, env)
+    finally:
+        torch.set_num_threads(before)
+    assert len(shares) == 3
+    assert [share.pairs.stop for share in shares[:-1]] == [share.pairs.start for share in shares[1:]]
+    assert all(share.pairs.stop > share.pairs.start for share in shares)
+    compare(together, alone, 1e-12)
 
 
 @pytest.mark.parametrize("basis", [FINE, None], ids=["moments", "rows"])

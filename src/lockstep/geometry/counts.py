@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.geometry.basis import PIECES, SLOPES
-from lockstep.geometry.layout import Layout
+from lockstep.geometry.layout import Layout, Share
+from lockstep.team import in_shares
 
 
 class CountTranspose:
@@ -26,33 +27,48 @@ class CountTranspose:
 
     def moments(self, dtype: torch.dtype) -> Tensor:
         """[C, 1, columns * size] without empty slots."""
-        kernels = _kernels()
         result = torch.zeros(self._shape, dtype=dtype)
-        layout = self._layout
-        kernels.counts(self._pair, self._cell, layout.counts, layout.row_of_atom, self._pieces, result[:, 0].numpy())
+        kernels, values = _kernels(), result[:, 0].numpy()
+
+        def run(share: Share) -> None:
+            pair, cell, _, counts, rows = self._own(share)
+            kernels.counts(pair, cell, counts, rows, self._pieces, values)
+
+        in_shares(run, self._layout.shares())
         return result
 
     def forces(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Forces [B, n, 3] and virials [B, 3, 3] of dE/d(moments)."""
-        kernels = _kernels()
-        layout = self._layout
-        force = torch.zeros(layout.n_frames * layout.n_atoms, 3, dtype=torch.float64)
-        virial = torch.zeros(layout.n_frames, 3, 3, dtype=torch.float64)
-        kernels.count_forces(gradient.contiguous()[:, 0].numpy(), *self._arguments(), force.numpy(), virial.numpy())
-        return force.view(layout.n_frames, layout.n_atoms, 3), virial
+        layout, kernels, shares = self._layout, _kernels(), self._layout.shares()
+        # A sum for each share: neighbours belong to no share alone.
+        force = torch.zeros(len(shares), layout.n_frames, layout.n_atoms, 3, dtype=torch.float64)
+        virial = torch.zeros(len(shares), layout.n_frames, 3, 3, dtype=torch.float64)
+        forces, virials, slopes = force.flatten(1, 2).numpy(), virial.numpy(), gradient.contiguous()[:, 0].numpy()
+
+        def run(share: Share) -> None:
+            kernels.count_forces(slopes, *self._arguments(share), forces[share.number], virials[share.number])
+
+        in_shares(run, shares)
+        return force.sum(dim=0), virial.sum(dim=0)
 
     def adjoint(self, force_bar: Tensor, virial_bar: Tensor, dtype: torch.dtype) -> Tensor:
         """[C, 1, columns * size] what `forces` turns cotangents of forces and virials into."""
-        kernels = _kernels()
         result = torch.zeros(self._shape, dtype=dtype)
-        force, virial = force_bar.reshape(-1, 3).contiguous(), virial_bar.contiguous()
-        kernels.count_adjoint(force.numpy(), virial.numpy(), *self._arguments(), result[:, 0].numpy())
+        force, virial = force_bar.reshape(-1, 3).contiguous().numpy(), virial_bar.contiguous().numpy()
+        kernels, values = _kernels(), result[:, 0].numpy()
+        in_shares(
+            lambda share: kernels.count_adjoint(force, virial, *self._arguments(share), values), self._layout.shares()
+        )
         return result
 
-    def _arguments(self) -> tuple[NDArray | int, ...]:
-        layout = self._layout
-        arrays = (self._pair, self._cell, layout.neighbour, layout.counts, layout.row_of_atom, self._slopes)
-        return (*arrays, layout.n_atoms)
+    def _arguments(self, share: Share) -> tuple[NDArray | int, ...]:
+        return *self._own(share), self._slopes, self._layout.n_atoms, share.atoms.start
+
+    def _own(self, share: Share) -> tuple[NDArray, ...]:
+        """Columns, intervals and neighbours of a share's pairs; counts and rows of its atoms."""
+        layout, pairs = self._layout, share.pairs
+        of_atoms = layout.counts[share.atoms], layout.row_of_atom[share.atoms]
+        return self._pair[pairs], self._cell[pairs], layout.neighbour[pairs], *of_atoms
 
 
 def _kernels() -> ModuleType:

@@ -6,6 +6,8 @@ plain tensor operations, for other devices and for where numba is missing.
 Innermost loops run over the eight splines and hold nothing in memory between them: the compiler turns each into a few
 vector instructions.
 
+Atoms, with their pairs, may be a share of all: `first` is then the number of the first one among all atoms.
+
 Columns of `pair`: position in the interval; the row's radial and angular parts; slopes of the radial part, of the
 angular part across and along the bond; slope of the position by distance; distance; unit vector.
 """
@@ -120,6 +122,7 @@ def forces(
     pieces: Any,
     slopes: Any,
     n_atoms_frame: int,
+    first: int,
     force: Any,
     virial: Any,
 ) -> None:
@@ -128,12 +131,13 @@ def forces(
     size = gradient.shape[2] // ntypes
     zero = pieces.dtype.type(0)
     p = 0
-    for atom in range(n_atoms):
-        g = gradient[row_of_atom[atom]]
+    for row in range(n_atoms):
+        atom = first + row
+        g = gradient[row_of_atom[row]]
         v = virial[atom // n_atoms_frame]
         fx, fy, fz = 0.0, 0.0, 0.0
         for t in range(ntypes):
-            for _ in range(counts[atom, t]):
+            for _ in range(counts[row, t]):
                 x, r0, angular = pair[p, OFFSET], pair[p, RADIAL], pair[p, ANGULAR]
                 ux, uy, uz = pair[p, UNIT], pair[p, UNIT + 1], pair[p, UNIT + 2]
                 r1, r2, r3 = angular * ux, angular * uy, angular * uz
@@ -188,6 +192,7 @@ def adjoint(
     pieces: Any,
     slopes: Any,
     n_atoms_frame: int,
+    first: int,
     result: Any,
 ) -> None:
     """Add to `result` [C, 4, columns * size] what `forces` turns cotangents of forces and virials into."""
@@ -195,12 +200,13 @@ def adjoint(
     size = result.shape[2] // ntypes
     kind = pieces.dtype.type
     p = 0
-    for atom in range(n_atoms):
-        out = result[row_of_atom[atom]]
+    for row in range(n_atoms):
+        atom = first + row
+        out = result[row_of_atom[row]]
         w = virial_bar[atom // n_atoms_frame]
         fx, fy, fz = force_bar[atom, 0], force_bar[atom, 1], force_bar[atom, 2]
         for t in range(ntypes):
-            for _ in range(counts[atom, t]):
+            for _ in range(counts[row, t]):
                 ux, uy, uz, r = pair[p, UNIT], pair[p, UNIT + 1], pair[p, UNIT + 2], pair[p, DISTANCE]
                 other = neighbour[p]
                 bx = fx - force_bar[other, 0] - r * (w[0, 0] * ux + w[0, 1] * uy + w[0, 2] * uz)
@@ -250,6 +256,7 @@ def count_forces(
     row_of_atom: Any,
     slopes: Any,
     n_atoms_frame: int,
+    first: int,
     force: Any,
     virial: Any,
 ) -> None:
@@ -258,11 +265,12 @@ def count_forces(
     size = gradient.shape[1] // ntypes
     zero = slopes.dtype.type(0)
     p = 0
-    for atom in range(n_atoms):
-        g = gradient[row_of_atom[atom]]
+    for row in range(n_atoms):
+        atom = first + row
+        g = gradient[row_of_atom[row]]
         v = virial[atom // n_atoms_frame]
         for t in range(ntypes):
-            for _ in range(counts[atom, t]):
+            for _ in range(counts[row, t]):
                 x, k = pair[p, OFFSET], t * size + cell[p]
                 through = zero
                 for j in range(8):
@@ -289,6 +297,7 @@ def count_adjoint(
     row_of_atom: Any,
     slopes: Any,
     n_atoms_frame: int,
+    first: int,
     result: Any,
 ) -> None:
     """Add to `result` [C, columns * size] what `count_forces` turns cotangents of forces and virials into."""
@@ -296,11 +305,12 @@ def count_adjoint(
     size = result.shape[1] // ntypes
     kind = slopes.dtype.type
     p = 0
-    for atom in range(n_atoms):
-        out = result[row_of_atom[atom]]
+    for row in range(n_atoms):
+        atom = first + row
+        out = result[row_of_atom[row]]
         w = virial_bar[atom // n_atoms_frame]
         for t in range(ntypes):
-            for _ in range(counts[atom, t]):
+            for _ in range(counts[row, t]):
                 other, r = neighbour[p], pair[p, DISTANCE]
                 along = 0.0
                 for a in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,19 @@ from numpy.typing import NDArray
 from lockstep.config.cutoff import Cutoff
 from lockstep.geometry.pairs import Pairs
 from lockstep.geometry.view import Columns, View
+from lockstep.team import n_shares
+
+_WORTH_IT = 16384
+"""Pairs that make about a millisecond of a loop, from which on a second thread gains more than it costs."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Consecutive atoms and their pairs: what one thread works through."""
+
+    number: int
+    atoms: slice
+    pairs: slice
 
 
 @dataclass(frozen=True)
@@ -122,6 +136,14 @@ class Layout:
         types = np.zeros_like(self.row_of_atom)
         types[self.atom] = self.centre_type
         return types
+
+    def shares(self) -> list[Share]:
+        """All atoms, divided so that the threads of this moment get about as many pairs each."""
+        number = n_shares(len(self.neighbour), _WORTH_IT)
+        ends = np.concatenate([[0], np.cumsum(self.counts.sum(axis=1))])
+        bounds = np.searchsorted(ends, np.arange(1, number) * (ends[-1] / number)).tolist()
+        atoms = [slice(*bound) for bound in itertools.pairwise([0, *bounds, len(self.counts)])]
+        return [Share(k, own, slice(int(ends[own.start]), int(ends[own.stop]))) for k, own in enumerate(atoms)]
 
     def pair_row(self) -> NDArray[np.int64]:
         """[P] the centre of each pair."""

@@ -20,11 +20,12 @@ from lockstep.device import chosen, upload
 from lockstep.geometry.basis import PIECES, S0, SLOPES, TOUCHED, SplineBasis
 from lockstep.geometry.constants import all_splines, basis_constants, spline_tables
 from lockstep.geometry.counts import CountTranspose
-from lockstep.geometry.layout import Layout
+from lockstep.geometry.layout import Layout, Share
 from lockstep.geometry.plain import PlainCountTranspose, PlainMomentTranspose
 from lockstep.geometry.radial import radial_terms, switch
 from lockstep.geometry.scale import RowScale
 from lockstep.geometry.view import View
+from lockstep.team import in_shares
 
 
 @dataclass(frozen=True)
@@ -110,37 +111,45 @@ class MomentTranspose:
     def moments(self, dtype: torch.dtype) -> Tensor:
         """[C, 4, columns * size] without empty slots."""
         result = torch.zeros(self._shape, dtype=dtype)
-        layout, kernels = self._layout, _required_kernels()
-        kernels.moments(self._pair, self._cell, layout.counts, layout.row_of_atom, self._pieces, result.numpy())
+        kernels, values = _required_kernels(), result.numpy()
+
+        def run(share: Share) -> None:
+            pair, cell, _, counts, rows = self._own(share)
+            kernels.moments(pair, cell, counts, rows, self._pieces, values)
+
+        in_shares(run, self._layout.shares())
         return result
 
     def forces(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Forces [B, n, 3] and virials [B, 3, 3] of dE/d(moments)."""
-        layout = self._layout
-        force = torch.zeros(layout.n_frames * layout.n_atoms, 3, dtype=torch.float64)
-        virial = torch.zeros(layout.n_frames, 3, 3, dtype=torch.float64)
-        _required_kernels().forces(gradient.contiguous().numpy(), *self._arguments(), force.numpy(), virial.numpy())
-        return force.view(layout.n_frames, layout.n_atoms, 3), virial
+        layout, kernels, shares = self._layout, _required_kernels(), self._layout.shares()
+        # A sum for each share: neighbours belong to no share alone.
+        force = torch.zeros(len(shares), layout.n_frames, layout.n_atoms, 3, dtype=torch.float64)
+        virial = torch.zeros(len(shares), layout.n_frames, 3, 3, dtype=torch.float64)
+        forces, virials, slopes = force.flatten(1, 2).numpy(), virial.numpy(), gradient.contiguous().numpy()
+
+        def run(share: Share) -> None:
+            kernels.forces(slopes, *self._arguments(share), forces[share.number], virials[share.number])
+
+        in_shares(run, shares)
+        return force.sum(dim=0), virial.sum(dim=0)
 
     def adjoint(self, force_bar: Tensor, virial_bar: Tensor, dtype: torch.dtype) -> Tensor:
         """[C, 4, columns * size] what `forces` turns cotangents of forces and virials into."""
         result = torch.zeros(self._shape, dtype=dtype)
-        force, virial = force_bar.reshape(-1, 3).contiguous(), virial_bar.contiguous()
-        _required_kernels().adjoint(force.numpy(), virial.numpy(), *self._arguments(), result.numpy())
+        force, virial = force_bar.reshape(-1, 3).contiguous().numpy(), virial_bar.contiguous().numpy()
+        kernels, values = _required_kernels(), result.numpy()
+        in_shares(lambda share: kernels.adjoint(force, virial, *self._arguments(share), values), self._layout.shares())
         return result
 
-    def _arguments(self) -> tuple[NDArray | int, ...]:
-        layout = self._layout
-        return (
-            self._pair,
-            self._cell,
-            layout.neighbour,
-            layout.counts,
-            layout.row_of_atom,
-            self._pieces,
-            self._slopes,
-            layout.n_atoms,
-        )
+    def _arguments(self, share: Share) -> tuple[NDArray | int, ...]:
+        return *self._own(share), self._pieces, self._slopes, self._layout.n_atoms, share.atoms.start
+
+    def _own(self, share: Share) -> tuple[NDArray, ...]:
+        """Columns, intervals and neighbours of a share's pairs; counts and rows of its atoms."""
+        layout, pairs = self._layout, share.pairs
+        of_atoms = layout.counts[share.atoms], layout.row_of_atom[share.atoms]
+        return self._pair[pairs], self._cell[pairs], layout.neighbour[pairs], *of_atoms
 
 
 def compiled_columns(
@@ -150,22 +159,18 @@ def compiled_columns(
     kernels = _required_kernels()
     pair = torch.empty(len(layout.vector), kernels.N_COLUMNS, dtype=dtype).numpy()
     cell = np.empty(len(layout.vector), dtype=np.int32)
-    kernels.columns(
-        np.ascontiguousarray(layout.vector, dtype=np.float64),
-        layout.counts,
-        layout.atom_type(),
-        scale.mean.numpy(),
-        1.0 / scale.std_radial.numpy(),
-        1.0 / scale.std_angular.numpy(),
-        float(cutoff.rcut_smth),
-        float(cutoff.rcut),
-        float(cutoff.protection),
-        S0,
-        basis.per_unit,
-        basis.intervals,
-        pair,
-        cell,
-    )
+    vector, types = np.ascontiguousarray(layout.vector, dtype=np.float64), layout.atom_type()
+    scales = scale.mean.numpy(), 1.0 / scale.std_radial.numpy(), 1.0 / scale.std_angular.numpy()
+    reach = float(cutoff.rcut_smth), float(cutoff.rcut), float(cutoff.protection)
+    splines = S0, basis.per_unit, basis.intervals
+
+    def run(share: Share) -> None:
+        atoms, own = share.atoms, share.pairs
+        kernels.columns(
+            vector[own], layout.counts[atoms], types[atoms], *scales, *reach, *splines, pair[own], cell[own]
+        )
+
+    in_shares(run, layout.shares())
     return pair, cell
 
 

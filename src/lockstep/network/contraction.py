@@ -18,6 +18,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lockstep.team import rows_in_shares
+
+_WORTH_IT = 256
+"""Centres that make half a millisecond of a loop, from which on a second thread gains more than it costs."""
+
 
 class Contraction(Protocol):
     """How X [C, *shape] becomes D [C, n_out]."""
@@ -51,7 +56,8 @@ class Quadratic:
         if kernels is None:
             return torch.bmm(x.transpose(1, 2), x[:, :, : self.axis]).flatten(1)
         result = x.new_empty(x.shape[0], self.n_out)
-        kernels.contract(x.numpy(), self.axis, result.numpy())
+        sums, products = x.numpy(), result.numpy()
+        rows_in_shares(lambda rows: kernels.contract(sums[rows], self.axis, products[rows]), len(sums), _WORTH_IT)
         return result
 
     def pull_back(self, x: Tensor, gradient: Tensor) -> Tensor:
@@ -63,7 +69,10 @@ class Quadratic:
             first = torch.bmm(along.transpose(1, 2), x[:, :, : self.axis])
             return first.baddbmm_(x.transpose(1, 2), along[:, :, : self.axis]).flatten(1)
         result = x.new_empty(x.shape[0], self.n_out)
-        kernels.polarise(x.numpy(), along.numpy(), self.axis, result.numpy())
+        sums, y, products = x.numpy(), along.numpy(), result.numpy()
+        rows_in_shares(
+            lambda rows: kernels.polarise(sums[rows], y[rows], self.axis, products[rows]), len(sums), _WORTH_IT
+        )
         return result
 
     def backward(self, x: Tensor, along: Tensor, gradient: Tensor, bar: Tensor) -> Tensor:
@@ -78,7 +87,8 @@ class Quadratic:
             result[:, :, :axis] += torch.bmm(x, p)
             return result if out is None else out.add_(result)
         result = torch.zeros_like(x) if out is None else out
-        kernels.spread(x.numpy(), p.numpy(), axis, result.numpy())
+        sums, factors, spread = x.numpy(), p.numpy(), result.numpy()
+        rows_in_shares(lambda rows: kernels.spread(sums[rows], factors[rows], axis, spread[rows]), len(sums), _WORTH_IT)
         return result
 
 
