@@ -13,7 +13,7 @@ from jobs import dp, mpirun, run_in, torchrun
 
 from lockstep.errors import UserError
 from lockstep.observe.budget import read_budget
-from runs import COPPER
+from runs import COPPER, make_frames, write_frames
 
 LABELS = {
     "loss__start_pref_v": 0.1,
@@ -46,6 +46,60 @@ def test_any_number_of_ranks_per_frame_trains_the_same(tmp_path, monkeypatch, de
         shared = train_shared(tmp_path / str(size), size, size, monkeypatch, **changes)
         assert largest_difference(weights(alone), weights(shared)) < 1e-10
         assert (curve(alone) == curve(shared)).all()
+
+
+def labelled_system(folder: Path) -> None:
+    """Mixed-type frames, some of them padded, with every label and parameter that a training may use."""
+    rng, types, n_frames = np.random.default_rng(4), (0, 0, 1, 1, 0, 1, 0), 8
+    frames = make_frames(n_frames, types, seed=4)
+    real = np.tile(types, (n_frames, 1))
+    real[::3, -1] = -1
+    frames |= {
+        "real_atom_types": real,
+        "fparam": rng.normal(size=(n_frames, 2)),
+        "aparam": rng.normal(size=(n_frames, len(types))),
+        "atom_pref": rng.uniform(0.5, 2.0, (n_frames, len(types))),
+    }
+    write_frames(folder, frames, [0] * len(types), ("A", "B"))
+
+
+EVERY_LABEL = {
+    **{f"loss__{when}_pref_{term}": 1.0 for when in ("start", "limit") for term in ("ae", "pf")},
+    "model__type_map": ["A", "B"],
+    "model__fitting_net__numb_fparam": 2,
+    "model__fitting_net__numb_aparam": 1,
+    "training__training_data": {"systems": ["mixed"], "batch_size": 3},
+    "training__validation_data": {"systems": ["mixed"], "batch_size": 2, "numb_btch": 2},
+    "training__numb_steps": 50,
+    "training__disp_freq": 5,
+}
+EVERY_DESCRIPTOR = {
+    "se_e2_a": {"type": "se_e2_a", "sel": [12, 12], "axis_neuron": 4},
+    "se_e2_r": {"type": "se_e2_r", "sel": [12, 12]},
+    "se_atten": {"type": "se_atten", "sel": 40, "attn_layer": 0, "axis_neuron": 4},
+    "hybrid": {
+        "type": "hybrid",
+        "list": [
+            {"type": kind, "sel": [12, 12], "rcut": rcut, "rcut_smth": 2.0, "neuron": [4, 8], "seed": 1}
+            for kind, rcut in (("se_e2_a", 4.0), ("se_e2_r", 3.0))
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize("descriptor", EVERY_DESCRIPTOR)
+def test_fifty_steps_with_every_label_are_the_same_on_any_number_of_ranks(tmp_path, monkeypatch, descriptor):
+    common = {} if descriptor == "hybrid" else {"rcut": 4.0, "rcut_smth": 2.0, "neuron": [4, 8], "seed": 1}
+    changes = {**EVERY_LABEL, "model__descriptor": {**EVERY_DESCRIPTOR[descriptor], **common}}
+    sizes = (1, 2, 3, 4) if descriptor == "se_e2_a" else (1, 4)
+    for size in sizes:
+        labelled_system(tmp_path / str(size) / "mixed")
+        train_shared(tmp_path / str(size), size, size, monkeypatch, **changes)
+    alone = tmp_path / "1"
+    assert curve(alone)[-1, 0] == 50
+    for size in sizes[1:]:
+        assert (curve(alone) == curve(tmp_path / str(size))).all()
+        assert largest_difference(weights(alone), weights(tmp_path / str(size))) < 1e-10
 
 
 def test_frames_and_batches_can_be_shared_at_once(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,10 @@ class ThreadGroup(Group):
         self._table = table
 
     def _all_gather_object(self, item: Any) -> list[Any]:
+        # Copies, as other groups give them: ranks have nothing in common.
+        return [pickle.loads(copy) for copy in self._gather(pickle.dumps(item))]
+
+    def _gather(self, item: Any) -> list[Any]:
         self._table.items[self.rank] = item
         self._table.barrier.wait()
         items = list(self._table.items)
@@ -36,17 +41,17 @@ class ThreadGroup(Group):
         return items
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
-        parts = self._all_gather_object(tensor.clone())
+        parts = self._gather(tensor.clone())
         tensor.copy_(torch.stack(parts).sum(0))
 
     def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        tensor.copy_(self._all_gather_object(tensor.clone())[root])
+        tensor.copy_(self._gather(tensor.clone())[root])
 
     def _barrier(self) -> None:
         self._table.barrier.wait()
 
     def _split(self, context: WorkerContext, members: Sequence[Sequence[int]]) -> Group:
-        tables = self._all_gather_object([_Table(len(ranks)) for ranks in members])[0]
+        tables = self._gather([_Table(len(ranks)) for ranks in members])[0]
         number = next(number for number, ranks in enumerate(members) if self.rank in ranks)
         return ThreadGroup(context.rank, tables[number])
 
