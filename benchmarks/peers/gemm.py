@@ -26,8 +26,9 @@ def main() -> None:
     parser.add_argument("--atoms", type=int, nargs="+", default=[64, 128], help="atoms of each type in a batch")
     parser.add_argument("--widths", type=int, nargs="+", default=[1600, 240, 240, 240], help="of the fitting net")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long to repeat")
+    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(arguments.threads)
     dtype = getattr(torch, arguments.precision)
     layers = [
         layer(n, inner, outer, dtype) for n in arguments.atoms for inner, outer in itertools.pairwise(arguments.widths)

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-LOOK_EVERY = 0.005
-"""Seconds between two looks at the learning curve."""
-WEIGH_EVERY = 0.05
+LOOK_EVERY = 0.05
+"""Seconds between two looks at the learning curve: few, because a program that has all cores waits for each of them."""
+WEIGH_EVERY = 0.25
 """Seconds between two looks at the memory."""
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 CURVE = "lcurve.out"
@@ -91,8 +91,9 @@ def watch(
         while running:
             running = process.poll() is None
             now = time.perf_counter() - began
-            new = [Row(step, now, processor_seconds(process.pid)) for step in steps_of(curve)[len(rows) :]]
-            rows += new
+            new = steps_of(curve)[len(rows) :]
+            # When the file was written, which is more exact than when that was seen.
+            rows += [Row(step, written_since(curve, began), processor_seconds(process.pid)) for step in new]
             if running and new and enough():
                 return Run(rows, now, largest, together, log.read_text(errors="replace"))
             if now >= weighed:
@@ -197,6 +198,11 @@ def memory(pid: int) -> tuple[float, float]:
     return max(peaks), totals
 
 
+def written_since(file: Path, began: float) -> float:
+    """Seconds between `began`, by the clock of measurements, and the last change of a file."""
+    return file.stat().st_mtime - (time.time() - time.perf_counter() + began)
+
+
 def steps_of(curve: Path) -> list[int]:
     """Steps of the whole rows that a learning curve has so far."""
     try:
@@ -227,6 +233,11 @@ def pinned(command: Sequence[str], *cores: int) -> list[str]:
 
 OWN_CORES = sorted(os.sched_getaffinity(0))
 """Cores that the whole benchmark may use, before `keep_off`."""
+
+
+def cores_from(core: int, count: int) -> list[int]:
+    """So many cores, that of `--core` first."""
+    return [core, *(one for one in OWN_CORES if one != core)][:count]
 
 
 def keep_off(cores: Sequence[int]) -> None:

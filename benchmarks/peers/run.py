@@ -2,6 +2,7 @@
 
     python benchmarks/peers/run.py                          everything but accuracy: about 25 minutes
     python benchmarks/peers/run.py speed --rounds 5         a part of it: setup, speed, trained, many, report
+    python benchmarks/peers/run.py threads --rounds 1       one thread and two, all programs: a quarter of an hour
     python benchmarks/peers/run.py descriptors              other descriptors than the example's, beside PyTorch
     python benchmarks/peers/run.py accuracy --seeds 3       three trainings with each program: under an hour
     python benchmarks/peers/run.py race --programs lockstep --race-cores 1    time to accuracy, piece by piece
@@ -25,16 +26,16 @@ from typing import Any
 
 from accuracy import measure_accuracy
 from many import measure_many
-from measure import OWN_CORES, ROOT, RunError, about_machine, keep_off, say
+from measure import ROOT, RunError, about_machine, cores_from, keep_off, say
 from programs import PROGRAMS, set_up
 from race import measure_race
-from speed import CASES, QUICK_CASES, descriptor_cases, measure_speed, measure_trained
+from speed import CASES, QUICK_CASES, THREAD_CASES, descriptor_cases, measure_speed, measure_trained
 from tables import write_report
 
 HERE = Path(__file__).resolve().parent
 Keep = Callable[[dict[str, Any]], None]
 USUAL = ["setup", "speed", "trained", "many", "report"]
-MORE = ["descriptors", "accuracy", "race"]
+MORE = ["threads", "descriptors", "accuracy", "race"]
 
 
 def main() -> None:
@@ -104,6 +105,7 @@ def measure_parts(arguments: argparse.Namespace) -> None:
             kept,
             results_in(arguments.output).get("descriptors", {}).get("cases", {}),
         ),
+        "threads": lambda kept: measure_speed(keys, THREAD_CASES, arguments.rounds, core, quick, kept),
         "trained": lambda _: measure_trained(core, quick),
         "many": lambda _: measure_many(arguments.systems, arguments.peer_systems, keys, core, quick),
         "accuracy": lambda _: measure_accuracy(
@@ -123,11 +125,6 @@ def measure_parts(arguments: argparse.Namespace) -> None:
             say(f"part {name}")
             kept = keeper(arguments.output, name, keys, core)
             kept(measure(kept))
-
-
-def cores_from(core: int, count: int) -> list[int]:
-    """So many cores, that of `--core` first."""
-    return [core, *(one for one in OWN_CORES if one != core)][:count]
 
 
 def keeper(output: Path, name: str, keys: list[str], core: int) -> Keep:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import inputs
-from measure import Run, call, environment, pinned, say, watch
+from measure import Run, call, cores_from, environment, pinned, say, watch
 from programs import LOCKSTEP, PROGRAMS, Program
 
 TIMEOUT = 900.0
@@ -31,6 +31,7 @@ class Case:
     """A precision and a batch size.
 
     Attributes:
+        threads: of the program, each on a core of its own.
         descriptor: that of `inputs.descriptors`; the water example's own where it is empty.
         every: steps between two rows of the learning curve.
         spared: rounds that are left out, where runs are long.
@@ -41,11 +42,17 @@ class Case:
     every: int
     spared: int = 0
     descriptor: str = ""
+    threads: int = 1
 
     @property
     def name(self) -> str:
         own = f"{self.descriptor}, " if self.descriptor else ""
-        return f"{own}{self.precision}, batch {self.batch}"
+        threads = f", {self.threads} threads" if self.threads > 1 else ""
+        return f"{own}{self.precision}, batch {self.batch}{threads}"
+
+    def cores(self, core: int) -> list[int]:
+        """Those to run on, `core` first; any where it is negative."""
+        return [core] if core < 0 else cores_from(core, self.threads)
 
     def config(self) -> Record:
         config = inputs.water(self.precision, self.batch)
@@ -55,6 +62,9 @@ class Case:
 
 
 CASES = (Case("float64", 1, 20), Case("float32", 1, 20), Case("float64", 8, 5, 1), Case("float32", 8, 5, 1))
+THREAD_CASES = tuple(
+    Case("float64", batch, every, threads=threads) for batch, every in ((1, 20), (8, 5)) for threads in (1, 2)
+)
 QUICK_CASES = (Case("float64", 1, 2), Case("float32", 8, 1))
 
 
@@ -100,7 +110,8 @@ def measure_program(program: Program, case: Case, core: int, quick: bool) -> Rec
     with tempfile.TemporaryDirectory(prefix="peers-") as name:
         folder = Path(name)
         inputs.write(inputs.lasting(config, steps, case.every), folder)
-        run = watch(pinned(program.call("train", "input.json"), core), folder, environment(), TIMEOUT)
+        command = pinned(program.call("train", "input.json"), *case.cores(core))
+        run = watch(command, folder, environment(case.threads), TIMEOUT)
     record = summary(run, since)
     if program is LOCKSTEP:
         record |= about_spectral(run.log)
@@ -150,8 +161,9 @@ def measure_limit(case: Case, core: int, quick: bool) -> float:
     script = Path(__file__).with_name("gemm.py")
     command = [str(LOCKSTEP.bin / "python"), str(script), "--precision", case.precision]
     command += ["--atoms", *atoms, "--widths", *widths, "--seconds", "0.2" if quick else "3"]
+    command += ["--threads", str(case.threads)]
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
-        text = call(pinned(command, core), Path(folder), environment(), TIMEOUT)
+        text = call(pinned(command, *case.cores(core)), Path(folder), environment(case.threads), TIMEOUT)
     return float(json.loads(text.splitlines()[-1])["seconds"])
 
 

@@ -34,6 +34,8 @@ def write_report(folder: Path, page: Path | None) -> None:
     """Write the tables of `folder` / results.json, and put them into `page`."""
     results = json.loads((folder / "results.json").read_text())
     text = "\n\n".join(section(results) if name in results else missing(name) for name, section in SECTIONS.items())
+    if "threads" in results:
+        text += "\n\n" + threads_section(results)
     if "descriptors" in results:
         text += "\n\n" + descriptors_section(results)
     note = "<!-- Written by benchmarks/peers/tables.py from results.json. -->"
@@ -81,6 +83,32 @@ def speed_section(results: Record) -> str:
             about(record),
         ]
     )
+
+
+def threads_section(results: Record) -> str:
+    """One thread and two of each program, and what the second one gives."""
+    record = results["threads"]
+    cases: Record = record["cases"]
+    keys = [key for key in TITLES if all(key in r for case in cases.values() for r in case["rounds"])]
+    header = (
+        "",
+        *(f"{TITLES[key]}, {n}" for key in keys for n in ("1 thread", "2 threads", "gain")),
+        "ratios",
+        "limit",
+    )
+    rows = []
+    for name in (name for name in cases if not name.endswith("threads")):
+        one, two = cases[name]["rounds"], cases[f"{name}, 2 threads"]["rounds"]
+        steps = {key: (median(one, key, "step"), median(two, key, "step")) for key in keys}
+        cells = [cell for slow, fast in steps.values() for cell in (ms(slow), ms(fast), f"**{slow / fast:.2f}**")]
+        ratios = ", ".join(f"{steps[key][1] / steps['lockstep'][1]:.1f}" for key in keys if key != "lockstep")
+        limits = [statistics.median(r["limit"] for r in rounds) for rounds in (one, two)]
+        rows.append((name, *cells, ratios, f"{limits[0] / limits[1]:.2f}"))
+    note = (
+        "Milliseconds a step. Ratios are those of DeePMD-kit's steps to Lockstep's on two threads; the limit is what "
+        "the matrix products alone gain by a second thread."
+    )
+    return "\n\n".join(["### Two threads", table(header, rows), note, about(record)])
 
 
 def descriptors_section(results: Record) -> str:
@@ -196,11 +224,11 @@ def race_section(results: Record) -> str:
     record = results["race"]
     runs: Record = record["runs"]
     mark = mark_of(runs)
-    own = [seconds_to(run, mark) for run in runs.values() if mark and run["program"] == "lockstep"]
-    best = min((seconds for seconds in own if seconds), default=None)
+    own = [(run["cores"], seconds_to(run, mark)) for run in runs.values() if mark and run["program"] == "lockstep"]
     rows = []
     for run in sorted(runs.values(), key=lambda run: (run["cores"], run["program"], run["optimizer"], run["rate"])):
         reached = seconds_to(run, mark) if mark else None
+        best = min((seconds for cores, seconds in own if seconds and cores == run["cores"]), default=None)
         ratio = f"{reached / best:.1f}" if reached and best else "-"
         end, seconds = smoothed(run)[-1][1], f"{reached:.0f}" if reached else "-"
         name = f"{TITLES[run['program']]}, {run['optimizer']}, {run['rate']:g}"
