@@ -127,7 +127,8 @@ class OneCutoff(DescriptorConfig):
     spectral: Annotated[Literal["auto", "off"] | float, BeforeValidator(_spectral)] = "auto"
     """Expand the embedding nets in splines during training, which is faster and changes neither the weights nor the
     exported model: `auto` (as finely as an error of 1e-5 asks for), `off` (always evaluate the nets for every
-    neighbour), a number of intervals, or another tolerance below 1."""
+    neighbour), a number of intervals from 8 to 512, or another tolerance below 1. Nets that 512 intervals do not
+    expand well enough are evaluated exactly, and the log says so."""
 
     def parts(self) -> tuple[OneCutoff, ...]:
         return (self,)

@@ -105,7 +105,8 @@ def _zero_stage(value: Any) -> Any:
     if value in (2, 3) and not isinstance(value, bool):
         raise wrong(
             "stages 2 and 3 would shard gradients and weights too, which are whole on every rank here, so that"
-            " they are summed in one message",
+            " they are summed in one message; torch's FSDP2 loses the weights between the two backward passes that a"
+            " loss on forces needs",
             "use 1: it shards the optimizer, which is the largest part",
         )
     if isinstance(value, bool) or value not in (0, 1):

@@ -147,7 +147,7 @@ class _Ladder:
         # Never before the last change, which a run on more ranks may have put further ahead.
         self._starts.append(max(self._starts[-1], start))
         self._intervals.append(chosen)
-        log.info("spectral embedding: error %.1e at step %d, now %s", error, step, _describe(chosen))
+        log.info("spectral embedding: error %.1e at step %d, now %s", error, step, self.describe())
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -158,7 +158,11 @@ class _Ladder:
         }
 
     def describe(self) -> str:
-        return _describe(self._intervals[-1])
+        if self._intervals[-1]:
+            return f"{self._intervals[-1]} intervals"
+        if self._fixed:
+            return "the exact nets"
+        return f"the exact nets, which {LADDER[-1]} intervals do not follow to {self._tolerance:g}"
 
     def _is_new(self, state: Mapping[str, Any]) -> bool:
         """Whether the input asks for something else than what the checkpoint was trained with."""
@@ -295,7 +299,3 @@ def measure_difference(
         force = max(force, float((expanded.force - exact.force).abs().max()))
         energy = max(energy, float(((expanded.energy - exact.energy) / per_frame).abs().max()))
     return Difference(frames, atoms, force, energy)
-
-
-def _describe(intervals: int) -> str:
-    return f"{intervals} intervals" if intervals else "the exact nets"
