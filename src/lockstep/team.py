@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-Share = TypeVar("Share")
+Item = TypeVar("Item")
 _Region = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -36,7 +36,7 @@ def rows_in_shares(run: Callable[[slice], None], rows: int, least: int) -> None:
     in_shares(run, [slice(rows * k // number, rows * (k + 1) // number) for k in range(number)])
 
 
-def in_shares(run: Callable[[Share], None], shares: Sequence[Share]) -> None:
+def in_shares(run: Callable[[Item], None], shares: Sequence[Item]) -> None:
     """Call `run` with every share, all at once where there are several; an error in one of them is raised here."""
     openmp = _openmp()
     if len(shares) == 1 or openmp is None:
@@ -61,7 +61,8 @@ def in_shares(run: Callable[[Share], None], shares: Sequence[Share]) -> None:
 @cache
 def _openmp() -> ctypes.CDLL | None:
     """The library that torch has loaded for its threads, if it is GNU's."""
-    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*"):
+    packages = Path(torch.__file__).parents[1]
+    for path in [*packages.glob("torch/lib/libgomp*"), *packages.glob("torch.libs/libgomp*")]:
         try:
             library = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
             library.GOMP_parallel.argtypes = [_Region, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]

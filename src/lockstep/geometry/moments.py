@@ -17,10 +17,11 @@ from torch import Tensor
 
 from lockstep.config.cutoff import Cutoff
 from lockstep.device import chosen, upload
-from lockstep.geometry.basis import PIECES, S0, SLOPES, TOUCHED, SplineBasis
+from lockstep.geometry.basis import S0, TOUCHED, SplineBasis
 from lockstep.geometry.constants import all_splines, basis_constants, spline_tables
 from lockstep.geometry.counts import CountTranspose
 from lockstep.geometry.layout import Layout, Share
+from lockstep.geometry.loops import PairLoops
 from lockstep.geometry.plain import PlainCountTranspose, PlainMomentTranspose
 from lockstep.geometry.radial import radial_terms, switch
 from lockstep.geometry.scale import RowScale
@@ -98,15 +99,12 @@ def _transpose(
     return plain(layout, basis.size, pair_tensor.to(view.dtype), cell_tensor)
 
 
-class MomentTranspose:
+class MomentTranspose(PairLoops):
     """From rows to moments, from dE/d(moments) to forces, and the adjoint of that: compiled loops over pairs."""
 
     def __init__(self, layout: Layout, size: int, pair: NDArray, cell: NDArray) -> None:
-        self._layout = layout
-        self._pair, self._cell = pair, cell
+        super().__init__(layout, pair, cell)
         self._shape = (len(layout.atom), 4, layout.counts.shape[1] * size)
-        dtype = self._pair.dtype
-        self._pieces, self._slopes = PIECES.astype(dtype), SLOPES.astype(dtype)
 
     def moments(self, dtype: torch.dtype) -> Tensor:
         """[C, 4, columns * size] without empty slots."""
@@ -117,39 +115,24 @@ class MomentTranspose:
             pair, cell, _, counts, rows = self._own(share)
             kernels.moments(pair, cell, counts, rows, self._pieces, values)
 
-        in_shares(run, self._layout.shares())
+        self._in_shares(run)
         return result
 
     def forces(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Forces [B, n, 3] and virials [B, 3, 3] of dE/d(moments)."""
-        layout, kernels, shares = self._layout, _required_kernels(), self._layout.shares()
-        # A sum for each share: neighbours belong to no share alone.
-        force = torch.zeros(len(shares), layout.n_frames, layout.n_atoms, 3, dtype=torch.float64)
-        virial = torch.zeros(len(shares), layout.n_frames, 3, 3, dtype=torch.float64)
-        forces, virials, slopes = force.flatten(1, 2).numpy(), virial.numpy(), gradient.contiguous().numpy()
-
-        def run(share: Share) -> None:
-            kernels.forces(slopes, *self._arguments(share), forces[share.number], virials[share.number])
-
-        in_shares(run, shares)
-        return force.sum(dim=0), virial.sum(dim=0)
+        kernels, values = _required_kernels(), gradient.contiguous().numpy()
+        return self._summed(lambda share, *sums: kernels.forces(values, *self._arguments(share), *sums))
 
     def adjoint(self, force_bar: Tensor, virial_bar: Tensor, dtype: torch.dtype) -> Tensor:
         """[C, 4, columns * size] what `forces` turns cotangents of forces and virials into."""
         result = torch.zeros(self._shape, dtype=dtype)
         force, virial = force_bar.reshape(-1, 3).contiguous().numpy(), virial_bar.contiguous().numpy()
         kernels, values = _required_kernels(), result.numpy()
-        in_shares(lambda share: kernels.adjoint(force, virial, *self._arguments(share), values), self._layout.shares())
+        self._in_shares(lambda share: kernels.adjoint(force, virial, *self._arguments(share), values))
         return result
 
     def _arguments(self, share: Share) -> tuple[NDArray | int, ...]:
         return *self._own(share), self._pieces, self._slopes, self._layout.n_atoms, share.atoms.start
-
-    def _own(self, share: Share) -> tuple[NDArray, ...]:
-        """Columns, intervals and neighbours of a share's pairs; counts and rows of its atoms."""
-        layout, pairs = self._layout, share.pairs
-        of_atoms = layout.counts[share.atoms], layout.row_of_atom[share.atoms]
-        return self._pair[pairs], self._cell[pairs], layout.neighbour[pairs], *of_atoms
 
 
 def compiled_columns(
