@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from system_files import NAMES, simple_system
 
-from lockstep.data import DataSet, DpLoaderSet, MicroBatch, Plan, make_plan, worker_count
+from lockstep.data import DataSet, DpLoaderSet, MicroBatch, Plan, depth_for, make_plan, worker_count
 from lockstep.errors import DataError, UserError
 from lockstep.tasks.energy.arrays import LABELS
 
@@ -57,6 +57,16 @@ def test_ranks_share_the_stream(plan: Plan) -> None:
         with loader(plan, start=10, rank=rank, size=3) as items:
             seen += [next(items)[0].number for _ in range(4)]
     assert sorted(seen) == list(range(10, 22))
+
+
+def test_fewer_large_micro_batches_are_read_ahead() -> None:
+    assert [depth_for(2, atoms) for atoms in (0, 192, 4096, 8192, 12288, 10**6)] == [4, 4, 4, 2, 1, 1]
+    assert depth_for(0, 192) == 1
+
+
+def test_a_plan_knows_its_largest_micro_batch(plan: Plan) -> None:
+    with loader(plan) as items:
+        assert plan.most_atoms == max(batch.coord.size // 3 for (batch, _), _ in zip(items, range(40), strict=False))
 
 
 def test_no_more_than_depth_is_read_ahead(plan: Plan) -> None:

@@ -4,7 +4,7 @@ from lockstep.data.arrays import ATOMS, Array, named, requiring
 from lockstep.data.chosen import ChosenDataSet
 from lockstep.data.dataset import DataSet
 from lockstep.data.joint import JointDataSet, JointPlan, join_plans
-from lockstep.data.loader import DpLoaderSet, worker_count
+from lockstep.data.loader import DpLoaderSet, depth_for, worker_count
 from lockstep.data.microbatch import MicroBatch
 from lockstep.data.plan import Plan, make_plan
 from lockstep.data.probability import steps_for_epochs
@@ -25,6 +25,7 @@ __all__ = [
     "Plan",
     "Selection",
     "Stream",
+    "depth_for",
     "find_systems",
     "join_plans",
     "make_plan",

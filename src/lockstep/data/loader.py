@@ -20,6 +20,9 @@ Prepared = TypeVar("Prepared")
 _DEEPEST = 48
 """Micro-batches that are read ahead at most; what decides about those to come may rely on it."""
 
+_ATOMS_AHEAD = 16384
+"""Atoms whose geometry is kept ready at most, where one micro-batch does not have more: some 20 kB each."""
+
 
 def worker_count(environ: Mapping[str, str] = os.environ, cores: int | None = None) -> int:
     """Background threads: `NUM_WORKERS` when set (0: none), otherwise one for each of `cores`, at most 8.
@@ -37,6 +40,11 @@ def worker_count(environ: Mapping[str, str] = os.environ, cores: int | None = No
             remedy="for example NUM_WORKERS=4",
         )
     return int(given)
+
+
+def depth_for(workers: int, atoms: int) -> int:
+    """How many micro-batches of so many atoms are worth preparing ahead, one at least."""
+    return max(1, min(2 * workers, _ATOMS_AHEAD // max(1, atoms)))
 
 
 class DpLoaderSet(Generic[Prepared]):

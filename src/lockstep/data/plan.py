@@ -31,6 +31,11 @@ class Plan:
         return Stream(self.dataset.n_frames, self.batch_sizes, self.probabilities, seed)
 
     @property
+    def most_atoms(self) -> int:
+        """Atoms of the largest micro-batch."""
+        return int((self.batch_sizes * self.dataset.natoms).max())
+
+    @property
     def per_epoch(self) -> int:
         """Micro-batches in an epoch; see `probability.micro_batches_per_epoch`."""
         return micro_batches_per_epoch(self.counts, self.probabilities)

@@ -15,7 +15,7 @@ from lockstep.checkpoint.background import BackgroundStore
 from lockstep.checkpoint.format import Checkpoint
 from lockstep.checkpoint.store import CheckpointStore, NullStore
 from lockstep.config import AnyInput
-from lockstep.data import DpLoaderSet, MicroBatch, Plan, worker_count
+from lockstep.data import DpLoaderSet, MicroBatch, Plan, depth_for, worker_count
 from lockstep.device import device_of
 from lockstep.observe.budget import Budget, BudgetFile, NullFile, budget_path
 from lockstep.observe.lcurve import CURVE, LearningCurve, NullCurve
@@ -184,6 +184,7 @@ def build_loader(
         size=group.size,
         prepare=device_of(placement.device).ahead(tracer.traced(task.prepare)) if workers else _in_turn(task, group),
         workers=workers,
+        depth=depth_for(workers, plan.most_atoms),
     )
 
 
