@@ -26,10 +26,8 @@ class GradientBuffer:
         self.view, self.stale = view, True
 
     def add_product(self, left: Tensor, right: Tensor) -> None:
-        """Add left @ right, which may be of another precision."""
-        if self.view.dtype != left.dtype:
-            self.add(left @ right)
-        elif self.stale:
+        """Add left @ right, of the buffer's precision."""
+        if self.stale:
             torch.mm(left, right, out=self.view)
             self.stale = False
         else:

@@ -112,7 +112,7 @@ class LayerPass:
         self._add_to_weights(self.x, before_bar)
         of_layers = []
         for part in self._parts:
-            of_layers.append([part.sum.result, before_bar[part.rows].sum(dim=0)])
+            of_layers.append([part.sum.rest(), before_bar[part.rows].sum(dim=0)])
             if idt_bar is not None:
                 of_layers[-1].append(idt_bar[part.rows].sum(dim=0))
         return self.layer.through_residual(self._times_transposed(before_bar), bar), of_layers
@@ -153,20 +153,29 @@ class _Part:
 class _WeightSum:
     """The sum of products that is a weight's cotangent.
 
-    Where the weight has a buffer for its gradient, the products go straight into it and autograd is told of none.
+    Where the weight has a buffer for its gradient, the products go straight into it and autograd is told of none. If
+    they are of another precision, their sum is cast once.
     """
 
     def __init__(self, weight: Tensor) -> None:
         self._buffer = buffer_of(weight)
         self._wanted = weight.requires_grad
-        self.result: Tensor | None = None
+        self._result: Tensor | None = None
 
     def add(self, left: Tensor, right: Tensor) -> None:
         if not self._wanted:
             return
-        if self._buffer is not None:
+        if self._buffer is not None and self._buffer.view.dtype == left.dtype:
             self._buffer.add_product(left, right)
-        elif self.result is None:
-            self.result = left @ right
+        elif self._result is None:
+            self._result = left @ right
         else:
-            self.result.addmm_(left, right)
+            self._result.addmm_(left, right)
+
+    def rest(self) -> Tensor | None:
+        """What autograd has to be told of. Asked for once, when all products have been added."""
+        if self._buffer is None:
+            return self._result
+        if self._result is not None:
+            self._buffer.add(self._result)
+        return None
