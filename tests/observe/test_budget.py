@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from thread_group import on_ranks
 from lockstep.observe.budget import (
     Budget,
     BudgetFile,
+    Crowding,
     Interval,
     NullFile,
     budget_path,
@@ -47,6 +49,31 @@ def test_the_slowest_rank_is_the_one_that_others_wait_for() -> None:
     assert summary.per_rank_wait == [0.5, 0.0]
     assert summary.budget[FORWARD] == pytest.approx(0.65)
     assert summary.samples == 20
+
+
+@pytest.mark.parametrize(
+    ("threads", "busy", "processor", "evictions", "warned"),
+    [
+        (2, 20.0, 27.0, 3200, True),
+        (2, 20.0, 39.0, 3200, False),  # as many cores as it has threads
+        (2, 20.0, 22.0, 600, False),  # little to do for the second
+        (2, 2.0, 2.7, 320, False),  # too short to tell
+        (1, 20.0, 10.0, 3200, False),  # one thread waits for no other
+        (0, 20.0, 10.0, 3200, False),  # a GPU
+    ],
+)
+def test_threads_that_share_their_cores_with_others_are_told_once(
+    threads: int, busy: float, processor: float, evictions: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = replace(interval(forward=busy), processor=2 * busy)
+    crowded = replace(interval(forward=busy), processor=processor, evictions=evictions)
+    crowding = Crowding(threads)
+    for _ in range(2):
+        crowding.look([alone, crowded])
+    assert len(caplog.records) == warned
+    if warned:
+        assert "rank 1 computes with 2 threads and gets 1.4 cores" in caplog.text
+        assert "OMP_NUM_THREADS=1" in caplog.text
 
 
 def test_the_line_names_shares_speed_and_the_slowest_rank() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 _SHOWN_EACH = 8
 """Up to this many ranks the line names every rank's samples a second."""
 _VISIBLE = 0.005
+_ENOUGH, _MANY, _LONG_ENOUGH = 0.8, 100, 5.0
+"""Part of its cores that a rank gets which has them for itself, how often in a second threads lose a core that they
+share, and for how many seconds that must have been so."""
 
 
 class Intake(Protocol):
@@ -45,11 +49,15 @@ class Interval:
         seconds: how long it was in each phase; together the whole interval.
         geometry: processor seconds that its loader threads took for geometry, beside the phases.
         frames: those it worked on; of a frame that ranks share, its share.
+        processor: processor seconds of all its threads.
+        evictions: how often a thread lost its core to another one.
     """
 
     seconds: dict[str, float]
     geometry: float
     frames: float
+    processor: float = 0.0
+    evictions: int = 0
 
     @property
     def wall(self) -> float:
@@ -72,6 +80,7 @@ class Summary:
         geometry_ahead: processor time of the loader threads for geometry, as a share of `wall`.
         slowest: the rank with most work of its own, which the others wait for.
         busy: share of the phases in which the device computes.
+        cores: processor time of a rank's threads over `wall`, the mean over the ranks.
     """
 
     step: int
@@ -87,6 +96,7 @@ class Summary:
     slowest: int
     fastest: int
     busy: float
+    cores: float
 
     def line(self) -> str:
         """For the log."""
@@ -142,6 +152,7 @@ def summarise(step: int, steps: int, now: float, ranks: Sequence[Interval]) -> S
         slowest=own.index(max(own)),
         fastest=own.index(min(own)),
         busy=sum(budget[name] for name in BUSY),
+        cores=sum(rank.processor for rank in ranks) / (len(ranks) * wall),
     )
 
 
@@ -190,12 +201,45 @@ class NullFile:
         """Do nothing."""
 
 
+class Crowding:
+    """Warns, once, where a rank's threads get less of their cores than they compute for: others are on them too.
+
+    Threads wait for each other at the end of every product, spinning. One that has lost its core for a moment holds up
+    all, and a step takes several times as long as on one thread.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def look(self, ranks: Sequence[Interval]) -> None:
+        """At what the ranks did since the last display."""
+        if self._threads < 2:
+            return
+        for number, rank in enumerate(ranks):
+            busy = sum(rank.seconds[name] for name in BUSY)
+            # Threads that have nothing to do use little of their cores too, but they lose none.
+            lost = busy > _LONG_ENOUGH and rank.evictions > _MANY * busy
+            if lost and rank.processor < _ENOUGH * self._threads * busy:
+                self._warn(number, rank.processor / busy)
+                return
+
+    def _warn(self, number: int, cores: float) -> None:
+        log.warning(
+            "threads: rank %d computes with %d threads and gets %.1f cores: other programs use them too, and threads "
+            "wait for each other. Cores of its own (taskset, the queueing system) or OMP_NUM_THREADS=1 make steps "
+            "faster",
+            *(number, self._threads, cores),
+        )
+        self._threads = 0
+
+
 class Budget:
     """Asks all ranks at every display what they did since the last one, and tells it.
 
     Args:
         shown: whether the log gets the line.
         shared_by: how many ranks share each frame.
+        threads: those that a rank computes with on cores of its own; 0 on another device.
     """
 
     def __init__(
@@ -206,8 +250,9 @@ class Budget:
         scalars: Scalars,
         shown: bool,
         shared_by: int = 1,
+        threads: int = 0,
     ) -> None:
-        self._shared_by = shared_by
+        self._shared_by, self._crowding = shared_by, Crowding(threads)
         self._group, self._intake, self._file, self._scalars, self._shown = group, intake, file, scalars, shown
 
     def begin(self, step: int) -> None:
@@ -222,6 +267,8 @@ class Budget:
             {name: totals[name] - self._totals[name] for name in totals},
             self._intake.prepared - self._prepared,
             (self._intake.frames - self._frames) / self._shared_by,
+            time.process_time() - self._processor,
+            _evictions() - self._evictions,
         )
         steps = step - self._step
         self._mark(step, totals)
@@ -233,10 +280,12 @@ class Budget:
         self._scalars.add(step, summary.scalars())
         if self._shown:
             log.info(summary.line())
+        self._crowding.look(ranks)
 
     def _mark(self, step: int, totals: dict[str, float]) -> None:
         self._step, self._totals = step, totals
         self._prepared, self._frames = self._intake.prepared, self._intake.frames
+        self._processor, self._evictions = time.process_time(), _evictions()
 
 
 def budget_path(disp_file: str) -> Path | None:
@@ -251,6 +300,10 @@ def read_budget(path: str | Path) -> list[dict[str, Any]]:
     """The lines of a budget file; one still being written is left out."""
     text = Path(path).read_text(encoding="utf-8")
     return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def _evictions() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _lines_until(path: Path, step: int) -> str:

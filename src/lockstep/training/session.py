@@ -224,11 +224,12 @@ def build_outputs(
     state = snapshot_of(task, optimizer, average, course, placement, group)
     full = build_full_validation(task, data.validation, course.numb_steps, checkpoint, mesh, state)
     stack.callback(full.close)
+    threads = placement.intra_threads if placement.device == "cpu" else 0
     return Outputs(
         curve=curve,
         store=store,
         scalars=scalars,
-        budget=Budget(group, loader, budget_file, scalars, training.time_training, mesh.frame.size),
+        budget=Budget(group, loader, budget_file, scalars, training.time_training, mesh.frame.size, threads),
         phases=group.phases,
         display=Display(training.disp_freq, training.time_training),
         validate=build_validator(task, data, mesh.data),
