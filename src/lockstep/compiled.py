@@ -8,11 +8,12 @@ from typing import Any, TypeVar, cast
 import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": True, "error_model": "numpy", "boundscheck": False}
 
 
 def compiled(function: Function) -> Function:
     """Compile a loop on its first call. nogil: loader threads run while the training step does; fastmath lets sums be
-    vectorised."""
+    vectorised, and numpy's divisions, which give infinity instead of raising an error, loops that divide."""
     try:
         return _compiled(function, cache=True)
     except RuntimeError:
@@ -22,8 +23,8 @@ def compiled(function: Function) -> Function:
 
 def inlined(function: Function) -> Function:
     """Part of a compiled loop, written once: it becomes part of every loop that calls it."""
-    return cast(Function, numba.njit(inline="always", nogil=True, fastmath=True, boundscheck=False)(function))
+    return cast(Function, numba.njit(inline="always", **_OPTIONS)(function))
 
 
 def _compiled(function: Function, *, cache: bool) -> Function:
-    return cast(Function, numba.njit(cache=cache, nogil=True, fastmath=True, boundscheck=False)(function))
+    return cast(Function, numba.njit(cache=cache, **_OPTIONS)(function))

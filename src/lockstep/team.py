@@ -32,8 +32,13 @@ def n_shares(work: int, least: int) -> int:
 
 def rows_in_shares(run: Callable[[slice], None], rows: int, least: int) -> None:
     """Run a loop over rows that do not depend on each other."""
+    in_shares(run, slices(rows, least))
+
+
+def slices(rows: int, least: int) -> list[slice]:
+    """Rows in as many shares as they are worth, all of a size."""
     number = n_shares(rows, least)
-    in_shares(run, [slice(rows * k // number, rows * (k + 1) // number) for k in range(number)])
+    return [slice(rows * k // number, rows * (k + 1) // number) for k in range(number)]
 
 
 def in_shares(run: Callable[[Item], None], shares: Sequence[Item]) -> None:

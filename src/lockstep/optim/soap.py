@@ -7,7 +7,7 @@ these correlations vanish it can take a step of the right length along each of t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn import Parameter
 from lockstep.config.optimizer import AdamWConfig
 from lockstep.errors import CheckpointError
 from lockstep.optim.adam import Adam
+from lockstep.optim.damped import Damping, direction, move
 from lockstep.optim.eigenbasis import Side
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 EARLY = 5
 """Steps in which the bases are refreshed every time: the first gradient says little of those to come."""
-
-SMALLEST = 1e-30
-"""Keeps a matrix that never had a gradient from dividing by zero."""
 
 
 class Soap:
@@ -39,8 +37,11 @@ class Soap:
 
     def __init__(self, parameters: Mapping[str, Parameter], config: SoapConfig, own: Collection[str]) -> None:
         matrices = [name for name, parameter in parameters.items() if is_matrix(parameter, config)]
+        rooms = _rooms([parameters[name] for name in matrices if name in own])
         self._matrices = {
-            name: _Matrix(name, parameters[name], config, turn) for turn, name in enumerate(matrices) if name in own
+            name: _Matrix(name, parameters[name], config, turn, rooms)
+            for turn, name in enumerate(matrices)
+            if name in own
         }
         self._rate_factor = config.rate_factor
         rest = AdamWConfig(adam_beta1=config.adam_beta1, adam_beta2=config.adam_beta2, weight_decay=config.weight_decay)
@@ -91,27 +92,34 @@ def sides_of(parameter: Parameter, config: SoapConfig) -> tuple[int, ...]:
     return tuple(side for side in (0, 1) if parameter.shape[side] <= config.max_side)
 
 
+def _rooms(matrices: Sequence[Parameter]) -> Tensor:
+    """Room for two matrices to compute in: memory that is fresh in every step costs as much as the arithmetic on it.
+
+    They all use the same, one after the other, and find it in the cache.
+    """
+    largest = max((matrix.numel() for matrix in matrices), default=0)
+    return torch.empty(2, largest, dtype=torch.float32, device=matrices[0].device if matrices else None)
+
+
 class _Matrix:
     """One weight matrix, its moments in the eigenbasis, and the basis of each side.
 
     All of it is float32, whatever the weights are: directions need no more digits.
     """
 
-    def __init__(self, name: str, parameter: Parameter, config: SoapConfig, turn: int) -> None:
+    def __init__(self, name: str, parameter: Parameter, config: SoapConfig, turn: int, rooms: Tensor) -> None:
         self._name, self._parameter, self._config, self._turn = name, parameter, config, turn
+        self._damping = Damping(config.beta1, config.beta2, config.epsilon, config.damping)
         # Also on the host, because what is due in a step must not wait for the device.
         self._count = 0
         self._state: dict[str, Tensor] = {}
         self._sides: list[Side] = []
-        # Room to compute in: memory that is fresh in every step costs as much as the arithmetic on it.
-        empty = torch.empty_like(parameter, dtype=torch.float32, requires_grad=False)
-        self._scratch = (empty, torch.empty_like(empty))
+        self._rooms = rooms[:, : parameter.numel()].view(2, *parameter.shape)
 
     def step(self, lr: float) -> None:
         if self._parameter.grad is None:
             return
-        gradient, spare = self._scratch
-        gradient.copy_(self._parameter.grad)
+        gradient = self._rooms[0].copy_(self._parameter.grad)
         if not self._state:
             self._begin(gradient)
             return
@@ -121,7 +129,7 @@ class _Matrix:
             decay = self._config.factor_decay ** (1 if self._count < EARLY else self._config.factor_frequency)
             for side in self._sides:
                 side.observe(gradient, decay)
-        self._move(gradient, spare, lr)
+        self._move(lr)
         if (self._count + self._turn) % self._config.frequency == 0 or self._count < EARLY:
             self._refresh()
 
@@ -158,35 +166,18 @@ class _Matrix:
             "exp_avg_sq": torch.zeros_like(gradient),
         }
 
-    def _move(self, gradient: Tensor, spare: Tensor, lr: float) -> None:
-        """An Adam step in the eigenbasis. Neither of the two matrices has anything of value in it afterwards."""
-        config, mean, square = self._config, self._state["exp_avg"], self._state["exp_avg_sq"]
+    def _move(self, lr: float) -> None:
+        """An Adam step in the eigenbasis, along the gradient that is in the first room."""
+        config, state = self._config, self._state
+        here, there = self._rooms
         for side in self._sides:
-            gradient, spare = side.into(gradient, out=spare), gradient
-        mean.lerp_(gradient, 1 - config.beta1)
-        square.mul_(config.beta2).addcmul_(gradient, gradient, value=1 - config.beta2)
-        direction = self._direction(gradient, spare)
+            here, there = side.into(here, out=there), here
+        step, factor = direction(here, state["exp_avg"], state["exp_avg_sq"], self._damping, room=there)
         for side in self._sides:
-            direction, spare = side.out_of(direction, out=spare), direction
-        weight = self._parameter.detach()
-        if config.weight_decay:
-            weight.mul_(1 - lr * config.weight_decay)
+            step, here = side.out_of(step, out=here), step
         # Both moments' bias corrections are one factor of the rate.
         corrected = lr * (1 - config.beta2**self._count) ** 0.5 / (1 - config.beta1**self._count)
-        weight.add_(direction, alpha=-corrected)
-
-    def _direction(self, direction: Tensor, root: Tensor) -> Tensor:
-        """The step in the eigenbasis: every direction at its own scale, those with hardly a gradient held back.
-
-        Held back, because early on a few directions have far to go and all others are noise. The step keeps the length
-        that it would have without. Both arguments are room for it.
-        """
-        mean, square, config = self._state["exp_avg"], self._state["exp_avg_sq"], self._config
-        scale = square.mean().sqrt() + SMALLEST
-        torch.sqrt(square, out=root).add_(config.epsilon * scale)
-        length = torch.div(mean, root, out=direction).norm()
-        torch.div(mean, root.add_(max(config.damping - config.epsilon, 0.0) * scale), out=direction)
-        return direction.mul_(length / (direction.norm() + SMALLEST))
+        move(self._parameter.detach(), 1 - lr * config.weight_decay, step, corrected * factor)
 
     def _refresh(self) -> None:
         """Let the bases follow the factors; the moments go along."""
