@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--data-folder", type=Path, default=FOLDER, help="where data.py wrote to")
     parser.add_argument("--optimizers", nargs="+", choices=["Adam", "SOAP"], default=["Adam", "SOAP"])
+    parser.add_argument("--rates", type=float, nargs="+", default=[rate for _, rate in SETTINGS])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, nargs="+", default=[300, 3000])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
@@ -66,7 +67,7 @@ def jobs_of(arguments: argparse.Namespace) -> list[Job]:
     return [
         {"data": data, "type": kind, "rate": rate, "steps": steps, "batch": batch, "seed": seed}
         for steps, seed, batch, data, (kind, rate) in choices
-        if kind in arguments.optimizers
+        if kind in arguments.optimizers and rate in arguments.rates
     ]
 
 

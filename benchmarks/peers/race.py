@@ -78,6 +78,25 @@ def measure_race(
     return {"steps": steps, "runs": runs}
 
 
+CONTEST = (Runner("lockstep", "SOAP", 1e-3), Runner("tensorflow", "Adam", 3e-3), Runner("pytorch", "Adam", 3e-3))
+"""Each program at its best, of what the race has on two cores."""
+
+
+def measure_minutes(
+    keys: list[str], cores: list[int], minutes: float, race: Record, earlier: Record, keep: Callable[[Record], None]
+) -> Record:
+    """How far each program gets in so many minutes, start-up included: as many steps as the race's own speed allows."""
+    runs: Record = earlier.get("runs", {}) if earlier.get("minutes") == minutes else {}
+    for runner in (one for one in CONTEST if one.program in keys and one.name not in runs):
+        seen = race["runs"][f"{runner.name}, {len(cores)} cores"]["rows"]
+        (first, begun, *_), (last, ended, *_) = seen[0], seen[-1]
+        steps = int((60 * minutes - begun) * (last - first) / (ended - begun))
+        runs[runner.name] = {"steps": steps, **run_one(runner, cores, steps, None)}
+        say(f"    {runner.name}: {smoothed(runs[runner.name])[-1][1]:.4f} eV/A, {steps} steps")
+        keep({"minutes": minutes, "runs": runs})
+    return {"minutes": minutes, "runs": runs}
+
+
 def run_one(runner: Runner, cores: list[int], steps: int, rival: Record | None) -> Record:
     """Train, and read when each row of the learning curve came and what error it has; to the mark of the rival, or as
     long as it took."""

@@ -28,14 +28,14 @@ from accuracy import measure_accuracy
 from many import measure_many
 from measure import ROOT, RunError, about_machine, cores_from, keep_off, say
 from programs import PROGRAMS, set_up
-from race import measure_race
+from race import measure_minutes, measure_race
 from speed import CASES, QUICK_CASES, THREAD_CASES, descriptor_cases, measure_speed, measure_trained
 from tables import write_report
 
 HERE = Path(__file__).resolve().parent
 Keep = Callable[[dict[str, Any]], None]
 USUAL = ["setup", "speed", "trained", "many", "report"]
-MORE = ["threads", "descriptors", "accuracy", "race"]
+MORE = ["threads", "descriptors", "accuracy", "race", "minutes"]
 
 
 def main() -> None:
@@ -68,6 +68,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=3000, help="of accuracy and race (default: 3000)")
     parser.add_argument("--seeds", type=int, default=3, help="of the part accuracy (default: 3)")
     parser.add_argument("--race-cores", type=int, nargs="+", default=[1, 2], help="of the part race (default: 1 2)")
+    parser.add_argument("--minutes", type=float, default=10, help="of the part minutes (default: 10)")
     parser.add_argument(
         "--only", default="", help="of the parts descriptors and race: those whose name begins so; others are kept"
     )
@@ -117,6 +118,15 @@ def measure_parts(arguments: argparse.Namespace) -> None:
             arguments.steps,
             arguments.only,
             results_in(arguments.output).get("race", {}),
+            kept,
+        ),
+        "minutes": lambda kept: measure_minutes(
+            keys,
+            cores_from(core, 2),
+            arguments.minutes,
+            # A quick run keeps its results elsewhere, and needs the race all the same.
+            results_in(HERE)["race"],
+            results_in(arguments.output).get("minutes", {}),
             kept,
         ),
     }
