@@ -6,7 +6,6 @@ part of it; a second copy, and the time to add it, are then saved.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 _NAME = "lockstep_gradient_buffer"
@@ -25,19 +24,15 @@ class GradientBuffer:
     def __init__(self, view: Tensor) -> None:
         self.view, self.stale = view, True
 
-    def add_product(self, left: Tensor, right: Tensor) -> None:
-        """Add left @ right, of the buffer's precision."""
-        if self.stale:
-            torch.mm(left, right, out=self.view)
-            self.stale = False
-        else:
-            self.view.addmm_(left, right)
+    def claim(self) -> bool:
+        """Whether who asks is the first of this step and has to overwrite `view`; all others add to it."""
+        first, self.stale = self.stale, False
+        return first
 
     def add(self, gradient: Tensor | None) -> None:
         """Add what autograd has found; nothing, where it was not asked."""
-        if self.stale:
+        if self.claim():
             self.view.zero_() if gradient is None else self.view.copy_(gradient)
-            self.stale = False
         elif gradient is not None:
             self.view.add_(gradient)
 

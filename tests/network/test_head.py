@@ -11,6 +11,7 @@ import torch
 from lockstep.gradbuffer import GradientBuffer, buffer_of, give_buffer
 from lockstep.network import contraction
 from lockstep.network.activation import get_activation
+from lockstep.network.blockwise import LayerPass
 from lockstep.network.contraction import AsItIs, Contraction, Quadratic, SideBySide
 from lockstep.network.head import Block, energies_and_gradient
 from lockstep.network.mlp import fitting_net
@@ -34,6 +35,12 @@ def square(x: torch.Tensor) -> torch.Tensor:
     return torch.einsum("icm,ica->ima", x, x[:, :, :AXIS]).flatten(1)
 
 
+def below(x: torch.Tensor) -> torch.Tensor:
+    """As `square`, without the pairs (m, a) that a pair (a, m) repeats."""
+    full = torch.einsum("icm,ica->ima", x, x[:, :, :AXIS])
+    return torch.cat([full[:, m, : min(m + 1, AXIS)] for m in range(x.shape[2])], dim=1)
+
+
 CONTRACTIONS: dict[str, tuple[Contraction, Callable[[torch.Tensor], torch.Tensor]]] = {
     "quadratic": (Quadratic(7, AXIS), square),
     "as_it_is": (AsItIs(1, 6), lambda x: x.flatten(1)),
@@ -41,6 +48,19 @@ CONTRACTIONS: dict[str, tuple[Contraction, Callable[[torch.Tensor], torch.Tensor
         SideBySide([Quadratic(7, AXIS), AsItIs(5)]),
         lambda x: torch.cat([square(x[:, :28].reshape(-1, 4, 7)), x[:, 28:]], dim=1),
     ),
+    "folded": (Quadratic(7, AXIS).folded(), below),
+    "folded_all": (Quadratic(AXIS, AXIS).folded(), below),
+    "folded_side_by_side": (
+        SideBySide([AsItIs(5), Quadratic(7, AXIS), Quadratic(4, AXIS)]).folded(),
+        lambda x: torch.cat([x[:, :5], below(x[:, 5:33].reshape(-1, 4, 7)), below(x[:, 33:].reshape(-1, 4, 4))], dim=1),
+    ),
+}
+TO_FOLD: dict[str, Contraction] = {
+    "quadratic": Quadratic(7, AXIS),
+    "quadratic_alone": Quadratic(AXIS, AXIS),
+    "one_column": Quadratic(7, 1),
+    "as_it_is": AsItIs(1, 6),
+    "side_by_side": SideBySide([AsItIs(5), Quadratic(7, AXIS), Quadratic(4, AXIS), AsItIs(2)]),
 }
 
 
@@ -58,6 +78,60 @@ def test_a_contraction_and_its_derivatives_are_those_of_autograd(name: str) -> N
     torch.testing.assert_close(contraction.push_forward(x.detach(), y), along)
     (expected,) = torch.autograd.grad((gradient * y).sum() + (descriptor * bar).sum(), x)
     torch.testing.assert_close(contraction.backward(x.detach(), y, p.detach(), bar), expected)
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("buffer", ["autograd", "fresh", "stale"])
+@pytest.mark.parametrize("n_parameters", [0, 2])
+@pytest.mark.parametrize("name", TO_FOLD)
+def test_a_fold_changes_no_energy_and_no_gradient(
+    name: str, n_parameters: int, buffer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same nets, given every number of the descriptor and given each once, by two nets with rows of their own."""
+    contraction, generator = TO_FOLD[name], torch.Generator().manual_seed(3)
+    n_in = contraction.n_out + n_parameters
+    nets = [fitting_net(n_in, (n_in + 1, 8), "tanh", True, torch.float64, generator) for _ in range(2)]
+    blocks = [Block(slice(0, 3), nets[0]), Block(slice(3, 7), nets[1])]
+    x, parameters = numbers(7, *contraction.shape), numbers(7, n_parameters, seed=5) if n_parameters else None
+
+    def answers() -> list[torch.Tensor]:
+        weights = [weight for net in nets for weight in net.parameters()]
+        for weight in weights:
+            weight.grad = None if buffer == "autograd" else torch.full_like(weight, 0.5 if buffer == "fresh" else 7e7)
+            if weight.grad is not None:
+                give_buffer(weight, own := GradientBuffer(weight.grad))
+                own.stale = buffer == "stale"
+        given = x.clone().requires_grad_()
+        energy, gradient = energies_and_gradient(given, contraction, parameters, blocks)
+        ((energy**2).sum() + (gradient**3).sum()).backward()
+        found = [weight.grad for weight in weights if weight.dim() == 2 and weight.shape[1] > 1]
+        assert given.grad is not None
+        return [energy.detach(), gradient.detach(), given.grad, *(grad for grad in found if grad is not None)]
+
+    folded = answers()
+    monkeypatch.setattr(type(contraction), "folded", lambda self: self)
+    in_full = answers()
+    assert len(folded) == len(in_full) == 7
+    for found, expected in zip(folded, in_full, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("width", [7 * AXIS, 14 * AXIS], ids=["same", "double"])
+def test_a_layer_that_passes_its_inputs_on_is_given_all_of_them(width: int) -> None:
+    net = fitting_net(7 * AXIS, (width, 8), "tanh", False, torch.float64, torch.Generator().manual_seed(3))
+    x = numbers(5, 4, 7)
+    energy, _ = energies_and_gradient(x, Quadratic(7, AXIS), None, [Block(slice(0, 5), net)])
+    torch.testing.assert_close(energy, net.value(square(x)).squeeze(1))
+
+
+def test_products_are_of_numbers_that_differ() -> None:
+    """The first layer of the water example has 1600 inputs, of which 1480 differ."""
+    folded = Quadratic(100, 16).folded()
+    assert folded.n_out == folded.value(numbers(2, 4, 100)).shape[1] == 1480
+    net = fitting_net(1602, (8, 8), "tanh", True, torch.float64, torch.Generator().manual_seed(3))
+    first = LayerPass([Block(slice(0, 2), net)], [net.layers[0]], numbers(2, 1482), folded.squares)
+    [part] = first._parts
+    assert [tuple(factor.shape) for _, factor in part.factors] == [(136, 8), (1346, 8)]
 
 
 @pytest.mark.parametrize("name", SMOOTH)

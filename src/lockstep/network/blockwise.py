@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lockstep.gradbuffer import buffer_of
+from lockstep.network.folding import Piece, Square, pieces_of
 from lockstep.network.mlp import MLP, Layer
 
 
@@ -74,13 +75,16 @@ class LayerPass:
     gradient: Tensor
     scaled_gradient: Tensor
 
-    def __init__(self, blocks: Sequence[Block], layers: Sequence[Layer], x: Tensor) -> None:
+    def __init__(
+        self, blocks: Sequence[Block], layers: Sequence[Layer], x: Tensor, squares: Sequence[Square] = ()
+    ) -> None:
         self.layer = layers[0]
-        self._parts = [_Part(block.rows, layer, x.dtype) for block, layer in zip(blocks, layers, strict=True)]
+        pieces = pieces_of(self.layer.n_in, squares)
+        self._parts = [_Part(block.rows, layer, x.dtype, pieces) for block, layer in zip(blocks, layers, strict=True)]
         self.x = x
-        self.before = x.new_empty(x.shape[0], self.layer.n_out)
+        self.before = self._times_weight(x)
         for part in self._parts:
-            torch.addmm(part.bias, x[part.rows], part.weight, out=self.before[part.rows])
+            self.before[part.rows].add_(part.bias)
         self.value = self.layer.activation.value(self.before)
         self.slope = self.layer.activation.slope(self.before, self.value)
 
@@ -97,9 +101,7 @@ class LayerPass:
     def gradient_backward(self, bar: Tensor) -> tuple[Tensor, Tensor]:
         """Cotangents of dE/dy and of the slope times idt, from that of dE/dx."""
         self._add_to_weights(bar, self.scaled_gradient)
-        scaled_bar = bar.new_empty(bar.shape[0], self.layer.n_out)
-        for part in self._parts:
-            torch.mm(bar[part.rows], part.weight, out=scaled_bar[part.rows])
+        scaled_bar = self._times_weight(bar)
         slope_bar = scaled_bar * self.gradient
         return self.layer.with_residual(self._times_idt_(scaled_bar.mul_(self.slope)), bar), slope_bar
 
@@ -117,11 +119,22 @@ class LayerPass:
                 of_layers[-1].append(idt_bar[part.rows].sum(dim=0))
         return self.layer.through_residual(self._times_transposed(before_bar), bar), of_layers
 
+    def _times_weight(self, x: Tensor) -> Tensor:
+        """x W."""
+        result = x.new_empty(x.shape[0], self.layer.n_out)
+        for part in self._parts:
+            (piece, factor), *others = part.factors
+            out = torch.mm(x[part.rows, piece.columns], factor, out=result[part.rows])
+            for piece, factor in others:
+                out.addmm_(x[part.rows, piece.columns], factor)
+        return result
+
     def _times_transposed(self, y: Tensor) -> Tensor:
         """y W^T."""
-        result = y.new_empty(y.shape[0], self.layer.n_in)
+        result = torch.empty_like(self.x)
         for part in self._parts:
-            torch.mm(y[part.rows], part.weight.T, out=result[part.rows])
+            for piece, factor in part.factors:
+                torch.mm(y[part.rows], factor.T, out=result[part.rows, piece.columns])
         return result
 
     def _times_idt(self, y: Tensor) -> Tensor:
@@ -137,17 +150,19 @@ class LayerPass:
     def _add_to_weights(self, left: Tensor, right: Tensor) -> None:
         """Add left^T right to the weights' cotangents."""
         for part in self._parts:
-            part.sum.add(left[part.rows].T, right[part.rows])
+            part.sum.add(left[part.rows], right[part.rows])
 
 
 class _Part:
     """One net's layer: its rows, its weights in the precision of the products, its largest weight's cotangent."""
 
-    def __init__(self, rows: slice, layer: Layer, dtype: torch.dtype) -> None:
+    def __init__(self, rows: slice, layer: Layer, dtype: torch.dtype, pieces: Sequence[Piece]) -> None:
         self.rows = rows
-        self.weight, self.bias = layer.weight.detach().to(dtype), layer.bias.detach().to(dtype)
+        weight = layer.weight.detach().to(dtype)
+        self.factors = [(piece, piece.of(weight)) for piece in pieces]
+        self.bias = layer.bias.detach().to(dtype)
         self.idt = None if layer.idt is None else layer.idt.detach().to(dtype)
-        self.sum = _WeightSum(layer.weight)
+        self.sum = _WeightSum(layer.weight, pieces)
 
 
 class _WeightSum:
@@ -157,20 +172,25 @@ class _WeightSum:
     they are of another precision, their sum is cast once.
     """
 
-    def __init__(self, weight: Tensor) -> None:
-        self._buffer = buffer_of(weight)
-        self._wanted = weight.requires_grad
+    def __init__(self, weight: Tensor, pieces: Sequence[Piece]) -> None:
+        self._buffer, self._pieces = buffer_of(weight), pieces
+        self._wanted, self._shape = weight.requires_grad, weight.shape
         self._result: Tensor | None = None
 
     def add(self, left: Tensor, right: Tensor) -> None:
+        """Add left^T right, where `left` is what the layer is given or its cotangent."""
         if not self._wanted:
             return
-        if self._buffer is not None and self._buffer.view.dtype == left.dtype:
-            self._buffer.add_product(left, right)
-        elif self._result is None:
-            self._result = left @ right
-        else:
-            self._result.addmm_(left, right)
+        target, first = self._target(left)
+        for piece in self._pieces:
+            rows, columns = target[piece.rows], left[:, piece.columns].T
+            if piece.square is not None:
+                product = piece.unfolded(columns @ right)
+                rows.copy_(product) if first else rows.add_(product)
+            elif first:
+                torch.mm(columns, right, out=rows)
+            else:
+                rows.addmm_(columns, right)
 
     def rest(self) -> Tensor | None:
         """What autograd has to be told of. Asked for once, when all products have been added."""
@@ -179,3 +199,12 @@ class _WeightSum:
         if self._result is not None:
             self._buffer.add(self._result)
         return None
+
+    def _target(self, like: Tensor) -> tuple[Tensor, bool]:
+        """What products of the precision of `like` go into, and whether they are the first to."""
+        if self._buffer is not None and self._buffer.view.dtype == like.dtype:
+            return self._buffer.view, self._buffer.claim()
+        first = self._result is None
+        if self._result is None:
+            self._result = like.new_empty(self._shape)
+        return self._result, first

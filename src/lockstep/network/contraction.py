@@ -6,10 +6,12 @@ The head between X and the energies takes one of these as a parameter. For D(X) 
     push_forward    the derivative of D along Y
     backward        the cotangent of X: the derivative by X of <pull_back(X, g), Y> + <D(X), bar>, where Y and bar are
                     the cotangents of dE/dX and of D
+and for `folded`, the same contraction with numbers of D that are equal by symmetry given once.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from math import prod
 from types import ModuleType
@@ -18,6 +20,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lockstep.network.folding import Square, lower_triangle
 from lockstep.team import rows_in_shares
 
 _WORTH_IT = 256
@@ -25,10 +28,17 @@ _WORTH_IT = 256
 
 
 class Contraction(Protocol):
-    """How X [C, *shape] becomes D [C, n_out]."""
+    """How X [C, *shape] becomes D [C, n_out].
+
+    Attributes:
+        squares: parts of a D without folds of which the lower triangle stands here; none where D is given in full.
+    """
 
     shape: tuple[int, ...]
     n_out: int
+    squares: tuple[Square, ...]
+
+    def folded(self) -> Contraction: ...
 
     def value(self, x: Tensor) -> Tensor: ...
 
@@ -47,17 +57,23 @@ class Quadratic:
     products of such small matrices.
     """
 
-    def __init__(self, width: int, axis: int) -> None:
+    def __init__(self, width: int, axis: int, squares: tuple[Square, ...] = ()) -> None:
         self.shape: tuple[int, ...] = (4, width)
-        self.axis, self.n_out = axis, width * axis
+        self.axis, self.squares = axis, squares
+        self.n_out = width * axis - (axis * (axis - 1) // 2 if squares else 0)
+
+    def folded(self) -> Quadratic:
+        return self if self.axis == 1 else Quadratic(self.shape[1], self.axis, (Square(0, self.axis),))
 
     def value(self, x: Tensor) -> Tensor:
         kernels = _kernels_for(x)
         if kernels is None:
-            return torch.bmm(x.transpose(1, 2), x[:, :, : self.axis]).flatten(1)
+            return self._kept(torch.bmm(x.transpose(1, 2), x[:, :, : self.axis]).flatten(1))
         result = x.new_empty(x.shape[0], self.n_out)
-        sums, products = x.numpy(), result.numpy()
-        rows_in_shares(lambda rows: kernels.contract(sums[rows], self.axis, products[rows]), len(sums), _WORTH_IT)
+        sums, products, folded = x.numpy(), result.numpy(), bool(self.squares)
+        rows_in_shares(
+            lambda rows: kernels.contract(sums[rows], self.axis, folded, products[rows]), len(sums), _WORTH_IT
+        )
         return result
 
     def pull_back(self, x: Tensor, gradient: Tensor) -> Tensor:
@@ -67,11 +83,11 @@ class Quadratic:
         kernels = _kernels_for(x)
         if kernels is None:
             first = torch.bmm(along.transpose(1, 2), x[:, :, : self.axis])
-            return first.baddbmm_(x.transpose(1, 2), along[:, :, : self.axis]).flatten(1)
+            return self._kept(first.baddbmm_(x.transpose(1, 2), along[:, :, : self.axis]).flatten(1))
         result = x.new_empty(x.shape[0], self.n_out)
-        sums, y, products = x.numpy(), along.numpy(), result.numpy()
+        sums, y, products, folded = x.numpy(), along.numpy(), result.numpy(), bool(self.squares)
         rows_in_shares(
-            lambda rows: kernels.polarise(sums[rows], y[rows], self.axis, products[rows]), len(sums), _WORTH_IT
+            lambda rows: kernels.polarise(sums[rows], y[rows], self.axis, folded, products[rows]), len(sums), _WORTH_IT
         )
         return result
 
@@ -82,21 +98,43 @@ class Quadratic:
         """S(X, P) [C, 4, width], added to `out` if there is one."""
         kernels, axis = _kernels_for(x), self.axis
         if kernels is None:
-            p = p.reshape(x.shape[0], x.shape[2], axis)
+            p = self._in_full(p).reshape(x.shape[0], x.shape[2], axis)
             result = torch.bmm(x[:, :, :axis], p.transpose(1, 2))
             result[:, :, :axis] += torch.bmm(x, p)
             return result if out is None else out.add_(result)
         result = torch.zeros_like(x) if out is None else out
-        sums, factors, spread = x.numpy(), p.numpy(), result.numpy()
-        rows_in_shares(lambda rows: kernels.spread(sums[rows], factors[rows], axis, spread[rows]), len(sums), _WORTH_IT)
+        sums, factors, spread, folded = x.numpy(), p.numpy(), result.numpy(), bool(self.squares)
+        rows_in_shares(
+            lambda rows: kernels.spread(sums[rows], factors[rows], axis, folded, spread[rows]), len(sums), _WORTH_IT
+        )
         return result
+
+    def _kept(self, full: Tensor) -> Tensor:
+        """What is given of a D in full."""
+        if not self.squares:
+            return full
+        below, beyond = lower_triangle(self.axis, full.device), self.axis**2
+        return torch.cat([full[:, :beyond].index_select(1, below), full[:, beyond:]], dim=1)
+
+    def _in_full(self, kept: Tensor) -> Tensor:
+        """The transpose of it: zeros where nothing is given."""
+        if not self.squares:
+            return kept
+        below, n_square = lower_triangle(self.axis, kept.device), self.squares[0].n_kept
+        square = kept.new_zeros(kept.shape[0], self.axis**2).index_copy_(1, below, kept[:, :n_square])
+        return torch.cat([square, kept[:, n_square:]], dim=1)
 
 
 class AsItIs:
     """D = X, numbers that no product is made of."""
 
+    squares: tuple[Square, ...] = ()
+
     def __init__(self, *shape: int) -> None:
         self.shape, self.n_out = shape, prod(shape)
+
+    def folded(self) -> AsItIs:
+        return self
 
     def value(self, x: Tensor) -> Tensor:
         return x.flatten(1)
@@ -115,12 +153,22 @@ class AsItIs:
 class SideBySide:
     """Several contractions, each with its own part of a flat X and of D."""
 
-    def __init__(self, parts: Sequence[Contraction]) -> None:
-        self._parts = tuple(parts)
+    def __init__(self, parts: Sequence[Contraction], squares: tuple[Square, ...] = ()) -> None:
+        self._parts, self.squares = tuple(parts), squares
         self._sizes = [prod(part.shape) for part in parts]
         self._widths = [part.n_out for part in parts]
         self.shape: tuple[int, ...] = (sum(self._sizes),)
         self.n_out = sum(self._widths)
+
+    def folded(self) -> SideBySide:
+        parts = [part.folded() for part in self._parts]
+        starts = itertools.accumulate(self._widths, initial=0)
+        squares = [
+            Square(start + square.start, square.side)
+            for part, start in zip(parts, starts, strict=False)
+            for square in part.squares
+        ]
+        return SideBySide(parts, tuple(squares))
 
     def value(self, x: Tensor) -> Tensor:
         return torch.cat([part.value(own) for part, own in zip(self._parts, self._x(x), strict=True)], dim=1)

@@ -7,6 +7,7 @@ products: six of the net's size in all, which is the least there can be.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from lockstep.network.blockwise import Block, LayerPass, layers_of, net_by_net
 from lockstep.network.contraction import Contraction
+from lockstep.network.folding import Square
+from lockstep.network.mlp import MLP
 
 
 def energies_and_gradient(
@@ -25,8 +28,16 @@ def energies_and_gradient(
     precision of `x`, whatever that of the weights: these are cast on the way in, and their gradients on the way out.
     """
     weights = [weight for block in blocks for weight in block.net.parameters()]
+    if not _passes_inputs_on(blocks[0].net):
+        contraction = contraction.folded()
     energy, gradient = _Head.apply(x, contraction, parameters, blocks, *weights)
     return energy, gradient
+
+
+def _passes_inputs_on(net: MLP) -> bool:
+    """Whether the first layer gives its inputs to the next one, which then has to see all of them."""
+    first, *others = layers_of(net)
+    return not others or first.has_residual
 
 
 class _Head(torch.autograd.Function):
@@ -37,7 +48,7 @@ class _Head(torch.autograd.Function):
         x = x.detach().contiguous()
         descriptor = contraction.value(x)
         inputs = descriptor if parameters is None else torch.cat([descriptor, parameters], dim=1)
-        nets = _NetsPass(blocks, inputs)
+        nets = _NetsPass(blocks, inputs, contraction.squares)
         gradient = nets.pulled_back()[:, : descriptor.shape[1]].contiguous()
         ctx.contraction, ctx.nets, ctx.extra = contraction, nets, inputs.shape[1] - descriptor.shape[1]
         ctx.save_for_backward(x, gradient)
@@ -60,13 +71,13 @@ class _Head(torch.autograd.Function):
 class _NetsPass:
     """The way of all nets forward and back. They serve different centres and have the same shape."""
 
-    def __init__(self, blocks: list[Block], x: Tensor) -> None:
+    def __init__(self, blocks: list[Block], x: Tensor, squares: Sequence[Square]) -> None:
         *hidden, self._outputs = zip(*(layers_of(block.net) for block in blocks), strict=True)
         self._blocks = blocks
         self._passes: list[LayerPass] = []
         for layers in hidden:
-            self._passes.append(LayerPass(blocks, layers, x))
-            x = self._passes[-1].output()
+            self._passes.append(LayerPass(blocks, layers, x, squares))
+            x, squares = self._passes[-1].output(), ()
         self._last = x
         self._weights = [output.weight.detach().to(x.dtype) for output in self._outputs]
 

@@ -1,4 +1,7 @@
-"""The loops of `contraction.py`, compiled. Every row of X is read once; the innermost loops run over the short axis."""
+"""The loops of `contraction.py`, compiled. Every row of X is read once; the innermost loops run over the short axis.
+
+`folded`: of the symmetric matrix at the beginning, pairs (m, a) of numbers below `axis`, only those with a <= m exist.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,28 @@ from lockstep.compiled import compiled
 
 
 @compiled
-def contract(x: Any, axis: int, result: Any) -> None:
+def contract(x: Any, axis: int, folded: bool, result: Any) -> None:
     """result[i, m, a] = sum_c x[i, c, m] x[i, c, a]."""
     for i in range(x.shape[0]):
+        k = 0
         for m in range(x.shape[2]):
             x0, x1, x2, x3 = x[i, 0, m], x[i, 1, m], x[i, 2, m], x[i, 3, m]
-            k = m * axis
-            for a in range(axis):
+            n = min(m + 1, axis) if folded else axis
+            for a in range(n):
                 result[i, k + a] = x0 * x[i, 0, a] + x1 * x[i, 1, a] + x2 * x[i, 2, a] + x3 * x[i, 3, a]
+            k += n
 
 
 @compiled
-def polarise(x: Any, y: Any, axis: int, result: Any) -> None:
+def polarise(x: Any, y: Any, axis: int, folded: bool, result: Any) -> None:
     """result[i, m, a] = sum_c y[i, c, m] x[i, c, a] + x[i, c, m] y[i, c, a]."""
     for i in range(x.shape[0]):
+        k = 0
         for m in range(x.shape[2]):
             x0, x1, x2, x3 = x[i, 0, m], x[i, 1, m], x[i, 2, m], x[i, 3, m]
             y0, y1, y2, y3 = y[i, 0, m], y[i, 1, m], y[i, 2, m], y[i, 3, m]
-            k = m * axis
-            for a in range(axis):
+            n = min(m + 1, axis) if folded else axis
+            for a in range(n):
                 result[i, k + a] = (
                     y0 * x[i, 0, a]
                     + y1 * x[i, 1, a]
@@ -37,24 +43,26 @@ def polarise(x: Any, y: Any, axis: int, result: Any) -> None:
                     + x2 * y[i, 2, a]
                     + x3 * y[i, 3, a]
                 )
+            k += n
 
 
 @compiled
-def spread(x: Any, p: Any, axis: int, result: Any) -> None:
+def spread(x: Any, p: Any, axis: int, folded: bool, result: Any) -> None:
     """result[i, c, m] += sum_a p[i, m, a] x[i, c, a], and result[i, c, a] += sum_m x[i, c, m] p[i, m, a]."""
     zero = x.dtype.type(0)
     for i in range(x.shape[0]):
+        k = 0
         for m in range(x.shape[2]):
             x0, x1, x2, x3 = x[i, 0, m], x[i, 1, m], x[i, 2, m], x[i, 3, m]
             s0, s1, s2, s3 = zero, zero, zero, zero
-            k = m * axis
-            for a in range(axis):
+            n = min(m + 1, axis) if folded else axis
+            for a in range(n):
                 w = p[i, k + a]
                 s0 += w * x[i, 0, a]
                 s1 += w * x[i, 1, a]
                 s2 += w * x[i, 2, a]
                 s3 += w * x[i, 3, a]
-            for a in range(axis):
+            for a in range(n):
                 w = p[i, k + a]
                 result[i, 0, a] += w * x0
                 result[i, 1, a] += w * x1
@@ -64,3 +72,4 @@ def spread(x: Any, p: Any, axis: int, result: Any) -> None:
             result[i, 1, m] += s1
             result[i, 2, m] += s2
             result[i, 3, m] += s3
+            k += n

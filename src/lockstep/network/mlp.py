@@ -54,6 +54,10 @@ class Layer(nn.Module):
     def n_out(self) -> int:
         return self.weight.shape[1]
 
+    @property
+    def has_residual(self) -> bool:
+        return self.residual and self.n_out in (self.n_in, 2 * self.n_in)
+
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The layer's value and the slope that `pull_back` needs, in the precision of `x`."""
         before = torch.addmm(self.bias.to(x.dtype), x, self.weight.to(x.dtype))
