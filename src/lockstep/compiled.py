@@ -6,9 +6,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": True, "error_model": "numpy", "boundscheck": False}
+
+unsigned = np.uintp
+"""For the place of a number whose neighbours are read with it. An index that may be negative counts from the end, and
+the compiler then fetches the numbers one by one."""
 
 
 def compiled(function: Function) -> Function:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lockstep.compiled import compiled, inlined
+from lockstep.compiled import compiled, inlined, unsigned
 
 OFFSET, RADIAL, ANGULAR, RADIAL_SLOPE, TURN, OVER_R, POSITION_SLOPE, DISTANCE, UNIT = range(9)
 N_COLUMNS = UNIT + 3
@@ -134,16 +134,17 @@ def forces(
     for row in range(n_atoms):
         atom = first + row
         g = gradient[row_of_atom[row]]
-        v = virial[atom // n_atoms_frame]
         fx, fy, fz = 0.0, 0.0, 0.0
+        xx, xy, xz, yx, yy, yz, zx, zy, zz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
         for t in range(ntypes):
             for _ in range(counts[row, t]):
                 x, r0, angular = pair[p, OFFSET], pair[p, RADIAL], pair[p, ANGULAR]
                 ux, uy, uz = pair[p, UNIT], pair[p, UNIT + 1], pair[p, UNIT + 2]
                 r1, r2, r3 = angular * ux, angular * uy, angular * uz
-                k = t * size + cell[p]
+                k = unsigned(t * size + cell[p])
                 h0, h1, h2, h3, through = zero, zero, zero, zero, zero
-                for j in range(8):
+                for number in range(8):
+                    j = unsigned(number)
                     value, slope = _value(pieces, x, j), _slope(slopes, x, j)
                     g0, g1, g2, g3 = g[0, k + j], g[1, k + j], g[2, k + j], g[3, k + j]
                     h0 += g0 * value
@@ -165,19 +166,30 @@ def forces(
                 force[other, 0] -= px
                 force[other, 1] -= py
                 force[other, 2] -= pz
-                v[0, 0] -= px * ux * r
-                v[0, 1] -= px * uy * r
-                v[0, 2] -= px * uz * r
-                v[1, 0] -= py * ux * r
-                v[1, 1] -= py * uy * r
-                v[1, 2] -= py * uz * r
-                v[2, 0] -= pz * ux * r
-                v[2, 1] -= pz * uy * r
-                v[2, 2] -= pz * uz * r
+                dx, dy, dz = r * ux, r * uy, r * uz
+                xx += px * dx
+                xy += px * dy
+                xz += px * dz
+                yx += py * dx
+                yy += py * dy
+                yz += py * dz
+                zx += pz * dx
+                zy += pz * dy
+                zz += pz * dz
                 p += 1
         force[atom, 0] += fx
         force[atom, 1] += fy
         force[atom, 2] += fz
+        v = virial[atom // n_atoms_frame]
+        v[0, 0] -= xx
+        v[0, 1] -= xy
+        v[0, 2] -= xz
+        v[1, 0] -= yx
+        v[1, 1] -= yy
+        v[1, 2] -= yz
+        v[2, 0] -= zx
+        v[2, 1] -= zy
+        v[2, 2] -= zz
 
 
 @compiled
@@ -271,9 +283,10 @@ def count_forces(
         v = virial[atom // n_atoms_frame]
         for t in range(ntypes):
             for _ in range(counts[row, t]):
-                x, k = pair[p, OFFSET], t * size + cell[p]
+                x, k = pair[p, OFFSET], unsigned(t * size + cell[p])
                 through = zero
-                for j in range(8):
+                for number in range(8):
+                    j = unsigned(number)
                     through += g[k + j] * _slope(slopes, x, j)
                 stretch, r = pair[p, POSITION_SLOPE] * through, pair[p, DISTANCE]
                 other = neighbour[p]
