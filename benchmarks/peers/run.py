@@ -6,7 +6,6 @@
     python benchmarks/peers/run.py descriptors              other descriptors than the example's, beside PyTorch
     python benchmarks/peers/run.py accuracy --seeds 3       three trainings with each program: under an hour
     python benchmarks/peers/run.py race --programs lockstep --race-cores 1    time to accuracy, piece by piece
-    python benchmarks/peers/run.py sprints report           the shortest trainings that end below the race's mark
     python benchmarks/peers/run.py --quick                  does it all work? figures mean nothing, and are not kept
 
 Writes results.json and results.md beside this file, and the tables into docs/performance.md. A part that was not
@@ -31,13 +30,12 @@ from measure import ROOT, RunError, about_machine, cores_from, keep_off, say
 from programs import PROGRAMS, set_up
 from race import measure_minutes, measure_race
 from speed import CASES, QUICK_CASES, THREAD_CASES, descriptor_cases, measure_speed, measure_trained
-from sprints import measure_sprints
 from tables import write_report
 
 HERE = Path(__file__).resolve().parent
 Keep = Callable[[dict[str, Any]], None]
 USUAL = ["setup", "speed", "trained", "many", "report"]
-MORE = ["threads", "descriptors", "accuracy", "race", "sprints", "minutes"]
+MORE = ["threads", "descriptors", "accuracy", "race", "minutes"]
 
 
 def main() -> None:
@@ -69,10 +67,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--peer-systems", type=int, default=500, help="the same for DeePMD-kit; 0: not run")
     parser.add_argument("--steps", type=int, default=3000, help="of accuracy and race (default: 3000)")
     parser.add_argument("--seeds", type=int, default=3, help="of the part accuracy (default: 3)")
-    parser.add_argument("--race-cores", type=int, nargs="+", default=[1, 2], help="of race and sprints (default: 1 2)")
+    parser.add_argument("--race-cores", type=int, nargs="+", default=[1, 2], help="of the part race (default: 1 2)")
     parser.add_argument("--minutes", type=float, default=10, help="of the part minutes (default: 10)")
     parser.add_argument(
-        "--only", default="", help="of descriptors, race and sprints: those whose name begins so; others are kept"
+        "--only", default="", help="of the parts descriptors and race: those whose name begins so; others are kept"
     )
     parser.add_argument("--brief", action="store_true", help="of the part descriptors: 15 steps, none of them warm")
     parser.add_argument("--quick", action="store_true", help="very short runs, kept in a temporary folder")
@@ -120,13 +118,6 @@ def measure_parts(arguments: argparse.Namespace) -> None:
             arguments.steps,
             arguments.only,
             results_in(arguments.output).get("race", {}),
-            kept,
-        ),
-        "sprints": lambda kept: measure_sprints(
-            keys,
-            [cores_from(core, count) for count in arguments.race_cores],
-            arguments.only,
-            results_in(arguments.output).get("sprints", {}),
             kept,
         ),
         "minutes": lambda kept: measure_minutes(

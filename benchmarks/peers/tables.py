@@ -245,30 +245,6 @@ def race_section(results: Record) -> str:
     return "\n\n".join(["### Time to accuracy", text, table(header, rows), picture, about(record)])
 
 
-def sprints_section(results: Record) -> str:
-    """The shortest trainings that end below the race's mark."""
-    record, mark = results["sprints"], mark_of(results["race"]["runs"])
-    assert mark is not None, "the race's mark comes first"
-    runs = list(record["runs"].values())
-    below = [run for run in runs if run["program"] == "lockstep" and run["error"] < mark]
-    own = {run["cores"]: run["seconds"] for run in sorted(below, key=lambda run: -run["seconds"])}
-    rows = []
-    order = ("cores", "program", "optimizer", "rate", "steps")
-    for run in sorted(runs, key=lambda run: [run[key] for key in order]):
-        name = f"{TITLES[run['program']]}, {run['optimizer']}, {run['rate']:g}"
-        best = own.get(run["cores"])
-        ratio = f"{run['seconds'] / best:.1f}" if best and run["error"] < mark else "-"
-        figures = (f"{run['error']:.4f}", f"{run['seconds']:.1f}", ratio)
-        rows.append((name, str(run["cores"]), str(run["steps"]), *figures))
-    header = ("", "cores", "steps", "error in the end, eV/Å", "s", "over the fastest below the mark")
-    text = (
-        f"Trainings made for no more than the mark of the race, {mark:.4f} eV/Å: the rate falls by 100 over their few "
-        "steps. Seconds from the command to the last row of the learning curve, which asks for the error on 20 unseen "
-        "frames. Water example, float64, batch 1, one seed."
-    )
-    return "\n\n".join(["### Sprints", text, table(header, rows), about(record)])
-
-
 def minutes_section(results: Record) -> str:
     """How far each program gets."""
     record = results["minutes"]
@@ -305,7 +281,6 @@ SECTIONS: dict[str, Callable[[Record], str]] = {
 }
 
 FURTHER: dict[str, Callable[[Record], str]] = {
-    "sprints": sprints_section,
     "minutes": minutes_section,
     "threads": threads_section,
     "descriptors": descriptors_section,
