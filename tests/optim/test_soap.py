@@ -14,6 +14,8 @@ from lockstep.parallel.launchers import alone
 
 GROUP = SoloGroup(alone.detect({}))
 SMALL = SoapConfig(min_side=4, frequency=3)
+IN_BLOCKS = SoapConfig(min_side=4, frequency=3, max_block=5)
+"""Sides of 8 in two blocks of 4, of 6 in two of 3."""
 QUANTITIES = {"step", "exp_avg", "exp_avg_sq", "factor_left", "basis_left", "factor_right", "basis_right"}
 
 
@@ -89,6 +91,33 @@ def test_other_coordinates_make_no_difference():
     assert error(left.T @ descend(SoapConfig(), turned, start, 3e-3, 200) @ right) == pytest.approx(straight, rel=0.1)
 
 
+def test_a_side_in_blocks_solves_what_correlates_within_them():
+    """Blocks know nothing of each other, and each finds its own axes: hiding these makes no difference."""
+    gradient, error = correlated(24, 20, seed=5)
+    start = torch.zeros(24, 20, dtype=torch.float64)
+    config, rates = SoapConfig(min_side=4, max_block=12), (3e-3, 1e-2, 3e-2)
+    left = torch.block_diag(rotation(12, 1), rotation(12, 2))
+    right = torch.block_diag(rotation(10, 3), rotation(10, 4))
+
+    def turned(weight, step):
+        return left @ gradient(left.T @ weight @ right, step) @ right.T
+
+    best = min(error(descend(config, gradient, start, lr, 300)) for lr in rates)
+    hidden = min(error(left.T @ descend(config, turned, start, lr, 300) @ right) for lr in rates)
+    adam = min(error(descend(AdamConfig(), gradient, start, lr, 300)) for lr in (*rates, 1e-1))
+    assert best < 0.7 * adam
+    assert hidden == pytest.approx(best, rel=0.2)
+
+
+def test_blocks_as_long_as_the_side_are_the_side():
+    gradient, _ = correlated(18, 16, seed=3)
+    start = torch.zeros(18, 16, dtype=torch.float64)
+    whole, one = (descend(SoapConfig(max_block=n), gradient, start, 1e-3, 30) for n in (512, 18))
+    two = descend(SoapConfig(max_block=17), gradient, start, 1e-3, 30)
+    assert torch.equal(whole, one)
+    assert not torch.allclose(whole, two)
+
+
 @pytest.mark.parametrize("scale", [1e-12, 1e8])
 def test_updates_do_not_depend_on_the_size_of_the_loss(scale):
     gradient, _ = correlated(18, 18, seed=7, smallest=-0.5)
@@ -114,9 +143,10 @@ def test_directions_without_a_gradient_are_left_alone():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("stop", [1, 3, 7])
-def test_training_goes_on_bit_for_bit_after_the_state_went_through_tensors(dtype, stop):
+@pytest.mark.parametrize("config", [SMALL, IN_BLOCKS], ids=["whole", "in blocks"])
+def test_training_goes_on_bit_for_bit_after_the_state_went_through_tensors(dtype, stop, config):
     whole = make_model(dtype)
-    optimizer = make_optimizer(whole.named_parameters(), SMALL, GROUP)
+    optimizer = make_optimizer(whole.named_parameters(), config, GROUP)
     train(whole, optimizer, range(stop))
     saved = {name: tensor.clone() for name, tensor in optimizer.tensors().items()}
     weights = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
@@ -124,7 +154,7 @@ def test_training_goes_on_bit_for_bit_after_the_state_went_through_tensors(dtype
 
     restarted = make_model(dtype)
     restarted.load_state_dict(weights)
-    another = make_optimizer(restarted.named_parameters(), SMALL, GROUP)
+    another = make_optimizer(restarted.named_parameters(), config, GROUP)
     another.load(saved)
     train(restarted, another, range(stop, stop + 8))
 
@@ -145,8 +175,8 @@ def test_the_state_is_named_after_the_parameters():
 
 
 def test_what_is_no_matrix_is_left_to_adam():
-    config = SoapConfig(min_side=4, max_side=10)
-    shapes = {(3, 8): None, (8,): None, (4, 8): (0, 1), (8, 11): (0,), (11, 8): (1,), (11, 11): None}
+    config = SoapConfig(min_side=4, max_side=10, max_block=5)
+    shapes = {(3, 8): None, (8,): None, (4, 8): {0: 1, 1: 2}, (8, 11): {0: 2}, (11, 5): {1: 1}, (11, 11): None}
     for shape, sides in shapes.items():
         parameter = torch.nn.Parameter(torch.zeros(shape))
         assert is_matrix(parameter, config) == (sides is not None)
@@ -157,7 +187,8 @@ def test_what_is_no_matrix_is_left_to_adam():
 def test_it_runs_where_no_number_can_be_looked_at(shape):
     """As on a GPU, where looking at a number means waiting for all that was asked for before."""
     weight = torch.nn.Parameter(torch.zeros(shape, device="meta"))
-    optimizer = make_optimizer([("weight", weight)], SoapConfig(min_side=4, max_side=20, weight_decay=0.1), GROUP)
+    config = SoapConfig(min_side=4, max_side=20, max_block=5, weight_decay=0.1)
+    optimizer = make_optimizer([("weight", weight)], config, GROUP)
     for _ in range(12):
         weight.grad = torch.zeros(shape, device="meta")
         optimizer.step(0.1)
@@ -177,7 +208,7 @@ def test_weight_decay_shrinks_matrices_and_the_rest_alike():
 
 def test_state_of_other_shapes_is_refused():
     saved = {}
-    for config in (SMALL, SoapConfig(min_side=4, max_side=6), AdamConfig()):
+    for config in (SMALL, SoapConfig(min_side=4, max_side=6), IN_BLOCKS, AdamConfig()):
         model = make_model()
         optimizer = make_optimizer(model.named_parameters(), config, GROUP)
         train(model, optimizer, range(2))

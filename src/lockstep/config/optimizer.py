@@ -52,6 +52,8 @@ class SoapConfig(Section):
     """Matrices with fewer rows or columns than this are left to AdamW."""
     max_side: Count = 512
     """Rows or columns beyond this number get no eigenbasis; a matrix with both too long is left to AdamW."""
+    max_block: Count = 128
+    """More rows or columns than this are cut into blocks of one size, each with an eigenbasis of its own."""
     damping: NonNegative = 0.1
     """Hold directions back whose gradients are small next to this fraction of the matrix's root mean square."""
     epsilon: Positive = 1e-4

@@ -24,14 +24,14 @@ N_COLUMNS = UNIT + 3
 
 
 @inlined
-def _value(b: Any, x: Any, j: int) -> Any:
+def _value(b: Any, x: Any, j: Any) -> Any:
     """The j-th polynomial of an interval at x."""
     high = ((b[7, j] * x + b[6, j]) * x + b[5, j]) * x + b[4, j]
     return (((high * x + b[3, j]) * x + b[2, j]) * x + b[1, j]) * x + b[0, j]
 
 
 @inlined
-def _slope(b: Any, x: Any, j: int) -> Any:
+def _slope(b: Any, x: Any, j: Any) -> Any:
     """Its derivative, from the derivatives' coefficients."""
     high = ((b[6, j] * x + b[5, j]) * x + b[4, j]) * x + b[3, j]
     return ((high * x + b[2, j]) * x + b[1, j]) * x + b[0, j]

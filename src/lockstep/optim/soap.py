@@ -50,8 +50,8 @@ class Soap:
     @staticmethod
     def cost(parameter: Parameter, config: SoapConfig) -> float:
         """About how many multiplications an update takes."""
-        sides = sides_of(parameter, config) if is_matrix(parameter, config) else ()
-        return parameter.numel() * (10.0 + sum(2.5 * parameter.shape[side] for side in sides))
+        sides = sides_of(parameter, config) if is_matrix(parameter, config) else {}
+        return parameter.numel() * (10.0 + sum(2.5 * parameter.shape[side] / blocks for side, blocks in sides.items()))
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
@@ -87,9 +87,10 @@ def is_matrix(parameter: Parameter, config: SoapConfig) -> bool:
     return parameter.ndim == 2 and min(parameter.shape) >= config.min_side and bool(sides_of(parameter, config))
 
 
-def sides_of(parameter: Parameter, config: SoapConfig) -> tuple[int, ...]:
-    """The sides that are short enough for a basis of their own."""
-    return tuple(side for side in (0, 1) if parameter.shape[side] <= config.max_side)
+def sides_of(parameter: Parameter, config: SoapConfig) -> dict[int, int]:
+    """The sides that are short enough for bases of their own, and how many blocks each is cut into."""
+    lengths = dict(enumerate(parameter.shape))
+    return {side: -(-n // config.max_block) for side, n in lengths.items() if n <= config.max_side}
 
 
 def _rooms(matrices: Sequence[Parameter]) -> Tensor:
@@ -102,7 +103,7 @@ def _rooms(matrices: Sequence[Parameter]) -> Tensor:
 
 
 class _Matrix:
-    """One weight matrix, its moments in the eigenbasis, and the basis of each side.
+    """One weight matrix, its moments in the eigenbases, and the bases of each side.
 
     All of it is float32, whatever the weights are: directions need no more digits.
     """
@@ -145,21 +146,22 @@ class _Matrix:
         copies = {quantity: tensor.detach().to(device, copy=True) for quantity, tensor in tensors.items()}
         sides = sides_of(self._parameter, self._config)
         expected = {"step": torch.Size(), "exp_avg": shape, "exp_avg_sq": shape}
-        expected |= {name: torch.Size([shape[s]] * 2) for s in sides for name in Side.names(s)}
+        for side, blocks in sides.items():
+            expected |= Side.shapes(side, blocks, shape[side])
         found = {quantity: tensor.shape for quantity, tensor in copies.items()}
         if found != expected:
             raise CheckpointError(
                 f"the optimizer's state of {self._name} is {_listed(found)}, expected {_listed(expected)}",
                 remedy="go on with the optimizer section of that run, or begin from its weights: --init-model",
             )
-        self._sides = [Side(s, *(copies.pop(name) for name in Side.names(s))) for s in sides]
-        self._state = copies
+        self._sides = [Side.restored(side, blocks, copies) for side, blocks in sides.items()]
+        self._state = {quantity: copies[quantity] for quantity in ("step", "exp_avg", "exp_avg_sq")}
         self._count = int(copies["step"].item())
 
     def _begin(self, gradient: Tensor) -> None:
         """The first gradient gives the first bases, and moves nothing: in its own basis it has no spread at all."""
         sides = sides_of(self._parameter, self._config)
-        self._sides = [Side.first(s, gradient, self._config.factor_decay) for s in sides]
+        self._sides = [Side.first(side, gradient, n, self._config.factor_decay) for side, n in sides.items()]
         self._state = {
             "step": torch.zeros((), dtype=torch.float32, device=gradient.device),
             "exp_avg": torch.zeros_like(gradient),
@@ -182,9 +184,7 @@ class _Matrix:
     def _refresh(self) -> None:
         """Let the bases follow the factors; the moments go along."""
         for side in self._sides:
-            self._state["exp_avg"], self._state["exp_avg_sq"] = side.refresh(
-                self._state["exp_avg"], self._state["exp_avg_sq"]
-            )
+            side.refresh(self._state["exp_avg"], self._state["exp_avg_sq"])
 
 
 def _listed(shapes: Mapping[str, torch.Size]) -> str:
