@@ -35,6 +35,7 @@ EXAMPLE = ROOT / "examples" / "copper"
 VALIDATION_FRAMES = 32
 RULES = {"Adam": ("linear", "sqrt", "none"), "SOAP": ("auto", "none")}
 FACTORS = {"linear": float, "sqrt": math.sqrt, "none": lambda _: 1.0, "auto": lambda _: 1.0}
+SETTING = ("samples", "optimizer", "workers", "rule")
 RESULTS = HERE / "worker_scaling.json"
 
 
@@ -102,7 +103,8 @@ def write_input(folder: Path, job: dict[str, Any]) -> None:
     rate = config["learning_rate"]
     for key in ("start_lr", "stop_lr"):
         rate[key] *= FACTORS[job["rule"]](workers)
-    rate["decay_steps"] = max(1, round(rate["decay_steps"] / workers))
+    longer = job["samples"] / config["training"]["numb_steps"]
+    rate["decay_steps"] = max(1, round(rate["decay_steps"] * longer / workers))
     rate["scale_by_worker"] = "auto" if job["rule"] == "auto" else "none"
     training = config["training"]
     training |= {"numb_steps": steps, "disp_freq": steps, "save_freq": steps, "seed": job["seed"], "acc_freq": workers}
@@ -114,16 +116,18 @@ def write_input(folder: Path, job: dict[str, Any]) -> None:
 
 def report(runs: list[dict[str, Any]]) -> str:
     rows = []
-    for optimizer, workers, rule in sorted({(run["optimizer"], run["workers"], run["rule"]) for run in runs}):
-        alike = [run for run in runs if (run["optimizer"], run["workers"], run["rule"]) == (optimizer, workers, rule)]
+    for setting in sorted({tuple(run[key] for key in SETTING) for run in runs}):
+        alike = [run for run in runs if tuple(run[key] for key in SETTING) == setting]
+        samples, optimizer, workers, rule = setting
         name = rule if workers > 1 else "any"
         forces, energies = spread(alike, "force"), spread(alike, "energy")
-        rows.append((optimizer, str(workers), name, str(alike[0]["steps"]), forces, energies, str(len(alike))))
-    header = ("", "workers", "`scale_by_worker`", "steps", "force, meV/Å", "energy, meV/atom", "seeds")
+        steps = str(alike[0]["steps"])
+        rows.append((str(samples), optimizer, str(workers), name, steps, forces, energies, str(len(alike))))
+    header = ("frames seen", "", "workers", "rule", "steps", "force, meV/Å", "energy, meV/atom", "seeds")
     machine = runs[-1]["about"]
     about = (
-        f"Copper example, {runs[0]['samples']} frames seen in every run, errors on all {VALIDATION_FRAMES} validation "
-        f"frames in the end:\nmean over the seeds, and smallest to largest. {machine['date']}, {machine['processor']}."
+        f"Copper example, errors on all {VALIDATION_FRAMES} validation frames in the end: mean over the seeds, and "
+        f"smallest to largest.\nUp to {machine['date']}, {machine['processor']}."
     )
     return f"{about}\n\n{table(header, rows)}"
 

@@ -57,6 +57,7 @@ VARIANTS: dict[str, Variant] = {
     "doubling_widths": _variant({"neuron": [3, 6, 12]}, neuron=[5, 10, 20]),
     "other_widths": _variant({"neuron": [5, 7, 4], "resnet_dt": True}, neuron=[9, 4, 6]),
     "one_layer": _variant({"neuron": [5]}, neuron=[6]),
+    "no_fitting_layer": _variant(neuron=[], numb_fparam=1),
     "full_axis": _variant({"neuron": [3, 3], "axis_neuron": 3}),
     "parameters": _variant(numb_fparam=2, numb_aparam=3),
     "atom_ener": _variant(atom_ener=[-1.5, None]),

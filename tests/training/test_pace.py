@@ -26,9 +26,15 @@ def test_the_rate_of_adam(rule: str, factor: float) -> None:
     assert optimizer_for(config, 4) == config.optimizer
 
 
-def test_soap_keeps_its_rate_and_looks_back_over_fewer_steps() -> None:
-    config = given(optimizer=SOAP, training__acc_freq=2)
-    assert rate_factor(config, 2) == 1.0
+def test_soap_takes_somewhat_longer_steps_and_looks_back_over_fewer() -> None:
+    config = given(optimizer=SOAP, training__acc_freq=2, learning_rate__start_lr=1e-3)
+    assert rate_factor(config, 2) == pytest.approx(2**0.5)
+    assert rate_factor(given(optimizer=SOAP, learning_rate__start_lr=1e-3), 16) == pytest.approx(2.0)
+    assert rate_factor(given(optimizer=SOAP), 1) == 1.0
+    # Not beyond the largest rate that SOAP stands, nor below the one that was asked for.
+    assert rate_factor(given(optimizer=SOAP, learning_rate__start_lr=3e-3), 16) == pytest.approx(5 / 3)
+    assert rate_factor(given(optimizer=SOAP, learning_rate__start_lr=1e-2), 16) == 1.0
+    assert rate_factor(given(optimizer=SOAP | {"rate_factor": 1}, learning_rate__start_lr=1e-2), 16) == 2.0
     shortened, before = optimizer_for(config, 2), config.optimizer
     assert isinstance(shortened, SoapConfig)
     assert isinstance(before, SoapConfig)

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from lockstep.config import unsupported
 from lockstep.config.descriptors import DESCRIPTORS, OTHER_NAMES, DescriptorConfig
-from lockstep.config.nets import Activation, Precision, Widths
+from lockstep.config.nets import Activation, MaybeNoWidths, Precision
 from lockstep.config.section import (
     Aliases,
     Count,
@@ -45,8 +45,8 @@ class EnergyFittingConfig(Section):
     """How many parameters each frame brings in `fparam.npy`."""
     numb_aparam: FewNumbers = 0
     """How many parameters each atom brings in `aparam.npy`."""
-    neuron: Annotated[Widths, Aliases("n_neuron")] = (120, 120, 120)
-    """Widths of the hidden layers of the fitting net."""
+    neuron: Annotated[MaybeNoWidths, Aliases("n_neuron")] = (120, 120, 120)
+    """Widths of the hidden layers of the fitting net; with an empty list the energy is linear in the descriptor."""
     activation_function: Activation = "tanh"
     """Activation function of the fitting net."""
     precision: Precision = "default"

@@ -41,3 +41,4 @@ def _precision(value: Any) -> Any:
 Activation = Annotated[str, BeforeValidator(_activation)]
 Precision = Annotated[Literal["default", "float32", "float64"], BeforeValidator(_precision)]
 Widths = Annotated[tuple[Width, ...], Field(min_length=1, max_length=1000)]
+MaybeNoWidths = Annotated[tuple[Width, ...], Field(max_length=1000)]

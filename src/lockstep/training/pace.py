@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lockstep.config import AnyInput
-from lockstep.config.optimizer import OptimizerConfig
+from lockstep.config.optimizer import OptimizerConfig, SoapConfig
 from lockstep.data import Plan
 
 log = logging.getLogger(__name__)
@@ -17,16 +17,26 @@ SOAP_RATES = (2e-4, 5e-3)
 """Learning rates at the start, times a tenth of `rate_factor`, outside of which SOAP was seen to fail."""
 
 
+def soap_rates(optimizer: SoapConfig) -> tuple[float, float]:
+    """The same for its own `rate_factor`."""
+    low, high = (bound * 10 / optimizer.rate_factor for bound in SOAP_RATES)
+    return low, high
+
+
 def worker_factor(rule: str, workers: int) -> float:
     """What the learning rate is multiplied by: the workers' number, its square root, or one."""
     return {"linear": float(workers), "sqrt": math.sqrt(workers), "none": 1.0}[rule]
 
 
 def rate_factor(config: AnyInput, workers: int) -> float:
-    """The same for a run. Under `auto`, SOAP keeps its rate, and Adam's grows with the micro-batches of a step."""
+    """The same for a run. Under `auto` it goes by the micro-batches of a step: Adam's rate grows with their number,
+    SOAP's with the fourth root of it, as far as there is room before it fails."""
     if config.learning_rate.scale_by_worker != "auto":
         return worker_factor(config.learning_rate.scale_by_worker, workers)
-    return 1.0 if config.optimizer.type == "SOAP" else float(workers * config.training.acc_freq)
+    n = float(workers * config.training.acc_freq)
+    if config.optimizer.type != "SOAP":
+        return n
+    return max(1.0, min(n**0.25, soap_rates(config.optimizer)[1] / config.learning_rate.start_lr))
 
 
 def optimizer_for(config: AnyInput, workers: int) -> OptimizerConfig:
@@ -50,13 +60,13 @@ def warn_about_rate(config: AnyInput, start_lr: float) -> None:
     """Say where a learning rate is an order of magnitude off for SOAP, which fails there where Adam is only slow."""
     if config.optimizer.type != "SOAP":
         return
-    low, high = (bound * 10 / config.optimizer.rate_factor for bound in SOAP_RATES)
+    low, high = soap_rates(config.optimizer)
     if start_lr < low:
         log.warning("learning_rate.start_lr: %.3g is far too small for SOAP; 1e-3 to 3e-3 is usual", start_lr)
     elif start_lr > high:
         log.warning(
             "learning_rate.start_lr: %.3g, workers counted in, is too large for SOAP; 1e-3 to 3e-3 is usual, and"
-            " scale_by_worker: auto leaves it so",
+            " scale_by_worker: auto keeps it below",
             start_lr,
         )
 
