@@ -124,10 +124,11 @@ def report(runs: list[dict[str, Any]]) -> str:
         steps = str(alike[0]["steps"])
         rows.append((str(samples), optimizer, str(workers), name, steps, forces, energies, str(len(alike))))
     header = ("frames seen", "", "workers", "rule", "steps", "force, meV/Å", "energy, meV/atom", "seeds")
-    machine = runs[-1]["about"]
+    abouts = [run["about"] for run in runs if "about" in run]
+    machines = " and ".join(sorted({about["processor"] for about in abouts}))
     about = (
         f"Copper example, errors on all {VALIDATION_FRAMES} validation frames in the end: mean over the seeds, and "
-        f"smallest to largest.\nUp to {machine['date']}, {machine['processor']}."
+        f"smallest to largest.\nUp to {max(about['date'] for about in abouts)}, {machines}."
     )
     return f"{about}\n\n{table(header, rows)}"
 

@@ -136,11 +136,11 @@ def report(done: list[Job]) -> str:
     if not done:
         return "Nothing has been measured yet: `python benchmarks/optimizers/run.py`."
     dates = sorted(job["about"]["date"] for job in done)
-    machine = done[-1]["about"]
+    machines = " and ".join(sorted({job["about"]["processor"] for job in done}))
     parts.append(
         f"Force errors on unseen frames, eV/Å, mean over the seeds and in brackets how many there were; `start_lr` "
         f"falls by 100 over the run. `{HELD_OUT}` was kept out of all tuning. {dates[0]} to {dates[-1]}, "
-        f"{machine['processor']}, one core of {machine['cores']}; `python benchmarks/optimizers/run.py`."
+        f"{machines}, one core each; `python benchmarks/optimizers/run.py`."
     )
     return "\n\n".join(parts)
 
