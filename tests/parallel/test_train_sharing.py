@@ -17,7 +17,7 @@ from lockstep.optim.optimizer import make_optimizer
 from lockstep.optim.sharing import assign_owners
 from lockstep.parallel.group import Group
 
-SOAP = {"type": "SOAP", "min_side": 8, "frequency": 4}
+SOAP = {"type": "SOAP", "min_side": 8, "frequency": 4, "max_block": 12}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SOAP": {"optimizer": SOAP, "learning_rate__start_lr": 0.001},
     "Adam": {"training__zero_stage": 1},
