@@ -28,7 +28,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "average of the weights": {"training__enable_ema": True, "training__ema_decay": 0.7},
     "two systems": {"training__training_data": TWO_SYSTEMS},
     "float32": {"model__descriptor__precision": "float32", "model__fitting_net__precision": "float32"},
-    "SOAP": {"optimizer": {"type": "SOAP", "min_side": 8, "frequency": 3, "max_block": 5}, "learning_rate__start_lr": 0.001},
+    "SOAP": {
+        "optimizer": {"type": "SOAP", "min_side": 8, "frequency": 3, "max_block": 5},
+        "learning_rate__start_lr": 0.001,
+    },
     "AdamW, cosine, warm-up": {
         "optimizer": {"type": "AdamW", "weight_decay": 0.01},
         "learning_rate": {"type": "cosine", "start_lr": 0.01, "stop_lr": 1e-5, "warmup_steps": 3},

@@ -65,9 +65,10 @@ def warn_about_rate(config: AnyInput, start_lr: float) -> None:
         log.warning("learning_rate.start_lr: %.3g is far too small for SOAP; 1e-3 to 3e-3 is usual", start_lr)
     elif start_lr > high:
         log.warning(
-            "learning_rate.start_lr: %.3g, workers counted in, is too large for SOAP; 1e-3 to 3e-3 is usual, and"
-            " scale_by_worker: auto keeps it below",
+            "learning_rate.start_lr: %.3g, workers counted in, is too large for SOAP; 1e-3 to 3e-3 is usual, which"
+            " scale_by_worker: auto raises no further than %.3g",
             start_lr,
+            high,
         )
 
 
