@@ -152,8 +152,8 @@ class _Matrix:
         if found != expected:
             raise CheckpointError(
                 f"the optimizer's state of {self._name} is {_listed(found)}, expected {_listed(expected)}",
-                remedy="go on with the optimizer section of that run (max_block: 512, if it had no such key), or begin from"
-                " its weights: --init-model",
+                remedy="go on with the optimizer section of that run (max_block: 512, if it had no such key), or"
+                " begin from its weights: --init-model",
             )
         self._sides = [Side.restored(side, blocks, copies) for side, blocks in sides.items()]
         self._state = {quantity: copies[quantity] for quantity in ("step", "exp_avg", "exp_avg_sq")}
