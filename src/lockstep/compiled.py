@@ -10,6 +10,7 @@ import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": True, "error_model": "numpy", "boundscheck": False}
+_FROM_C: dict[str, Any] = {"error_model": "numpy", "boundscheck": False}
 
 unsigned = np.uintp
 """For the place of a number whose neighbours are read with it. An index that may be negative counts from the end, and
@@ -24,6 +25,18 @@ def compiled(function: Function) -> Function:
     except RuntimeError:
         # Neither the program's folder nor the user's can be written to: compiled anew in every process.
         return _compiled(function, cache=False)
+
+
+def called_from_c(signature: Any) -> Callable[[Function], Any]:
+    """Compile a function that is called by its address, which needs no interpreter."""
+
+    def compile_it(function: Function) -> Any:
+        try:
+            return numba.cfunc(signature, cache=True, **_FROM_C)(function)
+        except RuntimeError:
+            return numba.cfunc(signature, **_FROM_C)(function)
+
+    return compile_it
 
 
 def inlined(function: Function) -> Function:

@@ -58,9 +58,30 @@ def in_shares(run: Callable[[Item], None], shares: Sequence[Item]) -> None:
         except BaseException as failure:
             failures.append(failure)
 
-    openmp.GOMP_parallel(_Region(region), None, len(shares), 0)
+    region_function = _Region(region)
+    openmp.GOMP_parallel(region_function, None, len(shares), 0)
     if failures:
         raise failures[0]
+
+
+def call_in_team(function: int, argument: int, threads: int) -> None:
+    """Have so many threads call the function at an address, compiled code that needs no interpreter, all at once."""
+    openmp = _openmp()
+    assert openmp is not None, "one thread was all there is"
+    openmp.GOMP_parallel(function, argument, threads, 0)
+
+
+@cache
+def team_functions() -> tuple[int, int]:
+    """Addresses of what compiled code asks in a team: the number of its thread, and how many there are."""
+    openmp = _openmp()
+    assert openmp is not None, "one thread was all there is"
+    return address_of(openmp.omp_get_thread_num), address_of(openmp.omp_get_num_threads)
+
+
+def address_of(function: Any) -> int:
+    """Where a function of a library begins."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 @cache
@@ -70,7 +91,7 @@ def _openmp() -> ctypes.CDLL | None:
     for path in [*packages.glob("torch/lib/libgomp*"), *packages.glob("torch.libs/libgomp*")]:
         try:
             library = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
-            library.GOMP_parallel.argtypes = [_Region, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+            library.GOMP_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
             library.GOMP_parallel.restype = None
         except (OSError, AttributeError):
             continue

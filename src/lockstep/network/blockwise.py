@@ -19,6 +19,7 @@ from torch import Tensor
 from lockstep.gradbuffer import buffer_of
 from lockstep.network.folding import Piece, Square, pieces_of
 from lockstep.network.mlp import MLP, Layer
+from lockstep.products import add_mm, mm
 
 
 class Block(NamedTuple):
@@ -50,7 +51,7 @@ class _Products(torch.autograd.Function):
         ctx.save_for_backward(x, *matrices)
         result = x.new_empty(x.shape[0], matrices[0].shape[1])
         for rows, matrix in zip(blocks, matrices, strict=True):
-            torch.mm(x[rows], matrix, out=result[rows])
+            mm(x[rows], matrix, out=result[rows])
         return result
 
     @staticmethod
@@ -61,8 +62,9 @@ class _Products(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             x_bar = torch.empty_like(x)
             for rows, matrix in zip(ctx.blocks, matrices, strict=True):
-                torch.mm(bar[rows], matrix.T, out=x_bar[rows])
-        return (x_bar, None, *(x[rows].T @ bar[rows] for rows in ctx.blocks))
+                mm(bar[rows], matrix.T, out=x_bar[rows])
+        of_matrices = [mm(x[rows].T, bar[rows], out=bar.new_empty(x.shape[1], bar.shape[1])) for rows in ctx.blocks]
+        return (x_bar, None, *of_matrices)
 
 
 class LayerPass:
@@ -124,9 +126,9 @@ class LayerPass:
         result = x.new_empty(x.shape[0], self.layer.n_out)
         for part in self._parts:
             (piece, factor), *others = part.factors
-            out = torch.mm(x[part.rows, piece.columns], factor, out=result[part.rows])
+            out = mm(x[part.rows, piece.columns], factor, out=result[part.rows])
             for piece, factor in others:
-                out.addmm_(x[part.rows, piece.columns], factor)
+                add_mm(x[part.rows, piece.columns], factor, out=out)
         return result
 
     def _times_transposed(self, y: Tensor) -> Tensor:
@@ -134,7 +136,7 @@ class LayerPass:
         result = torch.empty_like(self.x)
         for part in self._parts:
             for piece, factor in part.factors:
-                torch.mm(y[part.rows], factor.T, out=result[part.rows, piece.columns])
+                mm(y[part.rows], factor.T, out=result[part.rows, piece.columns])
         return result
 
     def _times_idt(self, y: Tensor) -> Tensor:
@@ -185,12 +187,12 @@ class _WeightSum:
         for piece in self._pieces:
             rows, columns = target[piece.rows], left[:, piece.columns].T
             if piece.square is not None:
-                product = piece.unfolded(columns @ right)
+                product = piece.unfolded(mm(columns, right, out=right.new_empty(columns.shape[0], right.shape[1])))
                 rows.copy_(product) if first else rows.add_(product)
             elif first:
-                torch.mm(columns, right, out=rows)
+                mm(columns, right, out=rows)
             else:
-                rows.addmm_(columns, right)
+                add_mm(columns, right, out=rows)
 
     def rest(self) -> Tensor | None:
         """What autograd has to be told of. Asked for once, when all products have been added."""

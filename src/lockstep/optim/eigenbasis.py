@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lockstep.products import mm
+
 TIE_BREAK = 1e-4
 """How far apart directions without a gradient are held, as a fraction of the factor's mean eigenvalue."""
 SHIFT = 1e-6
@@ -104,21 +106,25 @@ def _first(number: int, gradient: Tensor, decay: float) -> Block:
 def _refreshed(number: int, block: Block, mean: Tensor, square: Tensor) -> Block:
     """First moments are vectors and turn with the basis. Of second moments only the order of the directions is
     followed: the basis turns little, and they are running means themselves."""
-    powered = block.factor @ block.basis
+    powered = _times(block.factor, block.basis)
     values = (block.basis * powered).sum(dim=0)
     order = values.argsort(descending=True)
     # Where the factor is zero but for rounding, directions stay instead of going anywhere.
     powered += SHIFT * values.max() * block.basis
     basis = torch.linalg.qr(powered[:, order])[0].contiguous()
-    turn = block.basis.T @ basis
-    mean.copy_(turn.T @ mean if number == 0 else mean @ turn)
+    turn = _times(block.basis.T, basis)
+    mean.copy_(_times(turn.T, mean) if number == 0 else _times(mean, turn))
     square.copy_(square.index_select(number, order))
     return Block(block.factor, basis)
 
 
 def _product(number: int, gradient: Tensor) -> Tensor:
-    return gradient @ gradient.T if number == 0 else gradient.T @ gradient
+    return _times(gradient, gradient.T) if number == 0 else _times(gradient.T, gradient)
 
 
 def _multiply(number: int, left: Tensor, matrix: Tensor, right: Tensor, out: Tensor) -> None:
-    torch.mm(left, matrix, out=out) if number == 0 else torch.mm(matrix, right, out=out)
+    mm(left, matrix, out=out) if number == 0 else mm(matrix, right, out=out)
+
+
+def _times(left: Tensor, right: Tensor) -> Tensor:
+    return mm(left, right, out=left.new_empty(left.shape[0], right.shape[1]))

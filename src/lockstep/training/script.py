@@ -175,6 +175,7 @@ def _train(
     from lockstep.parallel.opening import open_group
     from lockstep.parallel.summary import training_summary
     from lockstep.parallel.watch.faults import guarded
+    from lockstep.products import log_choice
     from lockstep.training.session import train
 
     device = device_type(os.environ, len(visible_gpus()))
@@ -185,6 +186,8 @@ def _train(
         placement.apply()
         for line in training_summary(group.context, placement, os.environ):
             log.info(line)
+        if placement.device == "cpu":
+            log_choice()
         train(config, folder, options, group, placement, task)
         group.close()
 

@@ -1,0 +1,46 @@
+"""Products of matrices that nothing is differentiated by, made by the library that is fastest on this processor.
+
+torch multiplies by Intel's MKL, which gives processors of other makers vectors of half the width that they have: on an
+AMD with AVX-512 the OpenBLAS that NumPy brings takes two thirds of the time in float64, and half in float32. Which of
+the two it is depends on processor and environment alone, never on a measurement, so that a restart computes what the
+run before it did.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from lockstep.products.choice import Choice, choose
+
+log = logging.getLogger(__name__)
+
+
+def mm(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """out = left right. The rows of `out` are in one piece each; those of the factors are, or their columns."""
+    library = choose().library
+    if library is None or not library.takes(out):
+        return torch.mm(left, right, out=out)
+    library.multiply(left, right, out, keep=False)
+    return out
+
+
+def add_mm(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """out += left right."""
+    library = choose().library
+    if library is None or not library.takes(out):
+        return out.addmm_(left, right)
+    library.multiply(left, right, out, keep=True)
+    return out
+
+
+def log_choice() -> None:
+    """Say what multiplies where it is not what torch has, or where it could be faster."""
+    choice = choose()
+    if choice.why:
+        log.info("matrix products: %s", choice.why)
+
+
+__all__ = ["Choice", "add_mm", "choose", "log_choice", "mm"]
