@@ -218,7 +218,7 @@ def tail(log: Path, lines: int = 20) -> str:
 
 def environment(threads: int = 1) -> dict[str, str]:
     """This process's environment without what would steer the programs, and with their number of threads."""
-    steering = ("PYTHONPATH", "NUM_WORKERS", "VIRTUAL_ENV")
+    steering = ("PYTHONPATH", "NUM_WORKERS", "VIRTUAL_ENV", "OPENBLAS_CORETYPE")
     kept = {k: v for k, v in os.environ.items() if k not in steering and not k.startswith(("DP_", "LOCKSTEP_", "TF_"))}
     names = ("OMP_NUM_THREADS", "DP_INTRA_OP_PARALLELISM_THREADS", "DP_INTER_OP_PARALLELISM_THREADS")
     return {**kept, **dict.fromkeys(names, str(threads))}

@@ -90,7 +90,7 @@ def measure_speed(
     for number in range(rounds):
         for case in (case for case in cases if number < max(1, rounds - case.spared)):
             say(f"round {number + 1} of {rounds}: {case.name}")
-            one: Record = {} if case.descriptor else {"limit": measure_limit(case, core, quick)}
+            one: Record = {} if case.descriptor else measure_limits(case, core, quick)
             for key in keys:
                 one[key] = measure_program(PROGRAMS[key], case, core, quick)
                 say(f"    {PROGRAMS[key].title:24s} {describe(one[key])}")
@@ -153,8 +153,8 @@ def about_spectral(log: str) -> Record:
     return record
 
 
-def measure_limit(case: Case, core: int, quick: bool) -> float:
-    """Seconds that the unavoidable matrix products of a step take on this machine, now."""
+def measure_limits(case: Case, core: int, quick: bool) -> Record:
+    """Seconds that the unavoidable matrix products of a step take on this machine, now: at best, and by torch."""
     config = inputs.water(case.precision, case.batch)
     atoms = [str(case.batch * n) for n in inputs.atoms_of_types(config)]
     widths = list(map(str, inputs.fitting_widths(config)))
@@ -164,7 +164,8 @@ def measure_limit(case: Case, core: int, quick: bool) -> float:
     command += ["--threads", str(case.threads)]
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
         text = call(pinned(command, *case.cores(core)), Path(folder), environment(case.threads), TIMEOUT)
-    return float(json.loads(text.splitlines()[-1])["seconds"])
+    times = json.loads(text.splitlines()[-1])
+    return {"limit": min(times.values()), "limit_torch": times["torch"]}
 
 
 def measure_trained(core: int, quick: bool) -> Record:

@@ -234,3 +234,17 @@ def test_rates_stay_between_the_ends_and_never_rise_after_the_warm_up(kind, numb
     assert rates[0] == pytest.approx(start)
     assert all(later <= earlier * (1 + 1e-12) for earlier, later in itertools.pairwise(rates))
     assert all(start * ratio * (1 - 1e-12) <= rate <= start * (1 + 1e-12) for rate in rates)
+
+
+@pytest.mark.parametrize("kind", ["exp", "cosine", "wsd"])
+@pytest.mark.parametrize("warmup_ratio", [0.0, 0.2])
+def test_a_delayed_decay_has_the_same_ends_and_is_behind_in_between(kind, warmup_ratio):
+    config = CLASSES[kind](start_lr=1e-3, stop_lr=1e-5, warmup_ratio=warmup_ratio)
+    plain, delayed = make_schedule(config, 100), make_schedule(config, 100, delay=2.0)
+    first = plain.warmup_steps
+
+    assert [delayed.lr(step) for step in range(first + 1)] == [plain.lr(step) for step in range(first + 1)]
+    assert all(delayed.lr(step) >= plain.lr(step) for step in range(first, 100))
+    half, quarter = first + (100 - first) // 2, first + (100 - first) // 4
+    assert delayed.lr(half) == pytest.approx(plain.lr(quarter))
+    assert [delayed.lr(step) for step in (100, 120)] == [plain.lr(step) for step in (100, 120)]

@@ -90,12 +90,13 @@ def test_numpy_keeps_its_own_number_of_threads() -> None:
     assert BLAS._threads() == before
 
 
-def test_other_numbers_and_places_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_products_other_numbers_and_places_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "choose", lambda: choice.Choice(BLAS, ""))
-    half = torch.ones(3, 3, dtype=torch.bfloat16)
-    assert torch.equal(products.mm(half, half, out=torch.empty_like(half)), 3 * half)
-    assert torch.equal(products.add_mm(half, half, out=half.clone()), 4 * half)
-    nowhere = torch.empty(3, 3, device="meta")
+    monkeypatch.setattr(OpenBlas, "multiply", lambda *_: pytest.fail("not one for OpenBLAS"))
+    for others in (torch.ones(128, 128, dtype=torch.bfloat16), torch.ones(32, 32, dtype=torch.float64)):
+        assert torch.equal(products.mm(others, others, out=torch.empty_like(others)), len(others) * others)
+        assert torch.equal(products.add_mm(others, others, out=others.clone()), (len(others) + 1) * others)
+    nowhere = torch.empty(128, 128, device="meta")
     assert products.mm(nowhere, nowhere, out=torch.empty_like(nowhere)).device.type == "meta"
 
 
@@ -110,7 +111,7 @@ def test_other_numbers_and_places_are_left_to_torch(monkeypatch: pytest.MonkeyPa
             False,
             "OPENBLAS_CORETYPE=Haswell",
         ),
-        ("vendor_id : AuthenticAMD\nflags : avx2 avx512f fma", "Zen", None, False, "limited to Zen"),
+        ("vendor_id : AuthenticAMD\nflags : avx2 avx512f fma", "Zen", None, False, "OpenBLAS (Zen)"),
         ("vendor_id : AuthenticAMD\nflags : avx2 fma", "Zen", None, False, ""),
         ("vendor_id : GenuineIntel\nflags : avx2 avx512f fma", "SkylakeX", None, False, ""),
         ("", "SkylakeX", None, False, ""),

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.config import Input, parse_input
 from lockstep.config.optimizer import SoapConfig
-from lockstep.training.pace import optimizer_for, rate_factor, warn_about_rate
+from lockstep.training.pace import decay_delay, optimizer_for, rate_factor, warn_about_rate
 from runs import tiny_input
 
 SOAP = {"type": "SOAP"}
@@ -28,13 +28,15 @@ def test_the_rate_of_adam(rule: str, factor: float) -> None:
 
 def test_soap_takes_somewhat_longer_steps_and_looks_back_over_fewer() -> None:
     config = given(optimizer=SOAP, training__acc_freq=2, learning_rate__start_lr=1e-3)
-    assert rate_factor(config, 2) == pytest.approx(2**0.5)
-    assert rate_factor(given(optimizer=SOAP, learning_rate__start_lr=1e-3), 16) == pytest.approx(2.0)
+    assert rate_factor(config, 2) == pytest.approx(2**0.25)
+    assert rate_factor(given(optimizer=SOAP, learning_rate__start_lr=1e-3), 16) == pytest.approx(2**0.5)
     assert rate_factor(given(optimizer=SOAP), 1) == 1.0
     # Not beyond the largest rate that SOAP stands, nor below the one that was asked for.
-    assert rate_factor(given(optimizer=SOAP, learning_rate__start_lr=3e-3), 16) == pytest.approx(5 / 3)
+    assert rate_factor(given(optimizer=SOAP, learning_rate__start_lr=4e-3), 16) == pytest.approx(5 / 4)
     assert rate_factor(given(optimizer=SOAP, learning_rate__start_lr=1e-2), 16) == 1.0
-    assert rate_factor(given(optimizer=SOAP | {"rate_factor": 1}, learning_rate__start_lr=1e-2), 16) == 2.0
+    assert rate_factor(given(optimizer=SOAP | {"rate_factor": 1}, learning_rate__start_lr=1e-2), 16) == pytest.approx(
+        2**0.5
+    )
     shortened, before = optimizer_for(config, 2), config.optimizer
     assert isinstance(shortened, SoapConfig)
     assert isinstance(before, SoapConfig)
@@ -43,6 +45,15 @@ def test_soap_takes_somewhat_longer_steps_and_looks_back_over_fewer() -> None:
     assert shortened.frequency == round(before.frequency / 2)
     # Sixteen workers do what one does with sixteen micro-batches.
     assert optimizer_for(given(optimizer=SOAP), 16) == optimizer_for(given(optimizer=SOAP, training__acc_freq=16), 1)
+
+
+def test_the_rate_of_soap_falls_later_where_a_step_has_more_micro_batches() -> None:
+    config = given(optimizer=SOAP, training__acc_freq=2)
+    assert decay_delay(config, 1) == pytest.approx(2**0.5)
+    assert decay_delay(config, 8) == pytest.approx(4.0)
+    assert decay_delay(given(optimizer=SOAP), 1) == 1.0
+    assert decay_delay(given("linear", optimizer=SOAP), 16) == 1.0
+    assert decay_delay(given(), 16) == 1.0
 
 
 @pytest.mark.parametrize(("rule", "workers"), [("linear", 4), ("sqrt", 4), ("none", 4), ("auto", 1)])

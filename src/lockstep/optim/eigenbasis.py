@@ -93,14 +93,14 @@ class Side:
 
 
 def _first(number: int, gradient: Tensor, decay: float) -> Block:
-    product = _product(number, gradient)
+    # Directions without a gradient have no order of their own. They are given one, and all of this is float64, so that
+    # another number of ranks or another library, whose gradients differ in the last bit, finds the same basis.
+    product = _product(number, gradient.double())
     size = product.shape[0]
-    # Directions without a gradient have no order of their own. They are given one, in float64, so that another
-    # number of ranks, whose gradients differ in the last bit, finds the same basis.
     order = torch.linspace(TIE_BREAK, 0, size, dtype=torch.float64, device=product.device) / size
-    broken = product.double() + torch.diag(order * product.diagonal().sum())
-    basis = torch.linalg.eigh(broken)[1].flip(1).to(product.dtype).contiguous()
-    return Block(product * (1 - decay), basis)
+    broken = product + torch.diag(order * product.diagonal().sum())
+    basis = torch.linalg.eigh(broken)[1].flip(1).to(gradient.dtype).contiguous()
+    return Block((product * (1 - decay)).to(gradient.dtype), basis)
 
 
 def _refreshed(number: int, block: Block, mean: Tensor, square: Tensor) -> Block:

@@ -34,7 +34,7 @@ class ExpDecay:
     period: int
     smooth: bool
 
-    def __call__(self, step: int) -> float:
+    def __call__(self, step: float) -> float:
         exponent = step / self.period if self.smooth else step // self.period
         return max(self.start_lr * self.rate**exponent, self.stop_lr)
 
@@ -47,7 +47,7 @@ class CosineDecay:
     stop_lr: float
     length: int
 
-    def __call__(self, step: int) -> float:
+    def __call__(self, step: float) -> float:
         if self.length == 0:
             return self.start_lr
         return _cosine(self.start_lr, self.stop_lr, min(step / self.length, 1.0))
@@ -63,7 +63,7 @@ class WsdDecay:
     length: int
     shape: Callable[[float, float, float], float]
 
-    def __call__(self, step: int) -> float:
+    def __call__(self, step: float) -> float:
         progress = min(max((step - self.stable) / self.length, 0.0), 1.0)
         return self.shape(self.start_lr, self.stop_lr, progress)
 
@@ -73,6 +73,11 @@ class Schedule:
     """A linear warm-up, then a decay, both multiplied by `factor` (the scaling with the number of workers).
 
     It is `offset` steps further than the run, which was started on another number of workers.
+
+    Attributes:
+        length: steps of the decay.
+        delay: a power by which the decay comes later: the share x of its steps leads as far as x ** `delay` does
+            without one. 1 for none.
     """
 
     decay: ExpDecay | CosineDecay | WsdDecay
@@ -80,6 +85,8 @@ class Schedule:
     warmup_start_lr: float
     factor: float
     offset: int = 0
+    length: int = 1
+    delay: float = 1.0
 
     @property
     def start_lr(self) -> float:
@@ -92,10 +99,17 @@ class Schedule:
         if step < self.warmup_steps:
             rise = (self.decay.start_lr - self.warmup_start_lr) * (step / self.warmup_steps)
             return (self.warmup_start_lr + rise) * self.factor
-        return self.decay(step - self.warmup_steps) * self.factor
+        return self.decay(self._delayed(step - self.warmup_steps)) * self.factor
+
+    def _delayed(self, step: int) -> float:
+        if self.delay == 1 or step >= self.length:
+            return step
+        return self.length * (step / self.length) ** self.delay
 
 
-def make_schedule(config: LearningRateConfig, numb_steps: int, factor: float = 1.0, offset: int = 0) -> Schedule:
+def make_schedule(
+    config: LearningRateConfig, numb_steps: int, factor: float = 1.0, offset: int = 0, delay: float = 1.0
+) -> Schedule:
     """The schedule of a run of `numb_steps` steps, warm-up included."""
     warmup_steps = _warmup_steps(config, numb_steps)
     return Schedule(
@@ -104,6 +118,8 @@ def make_schedule(config: LearningRateConfig, numb_steps: int, factor: float = 1
         warmup_start_lr=config.warmup_start_factor * config.start_lr,
         factor=factor,
         offset=offset,
+        length=numb_steps - warmup_steps,
+        delay=delay,
     )
 
 

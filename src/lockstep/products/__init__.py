@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 def mm(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """out = left right. The rows of `out` are in one piece each; those of the factors are, or their columns."""
     library = choose().library
-    if library is None or not library.takes(out):
+    if library is None or not library.takes(out, left.shape[1]):
         return torch.mm(left, right, out=out)
     library.multiply(left, right, out, keep=False)
     return out
@@ -30,7 +30,7 @@ def mm(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
 def add_mm(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """out += left right."""
     library = choose().library
-    if library is None or not library.takes(out):
+    if library is None or not library.takes(out, left.shape[1]):
         return out.addmm_(left, right)
     library.multiply(left, right, out, keep=True)
     return out

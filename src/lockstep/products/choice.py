@@ -36,12 +36,10 @@ def choose() -> Choice:
     if library is None:
         return Choice(None, "")
     if library.core in WIDE:
-        return Choice(
-            library, f"NumPy's OpenBLAS ({library.core}), whose vectors are twice as wide here as torch's MKL's"
-        )
+        return Choice(library, f"NumPy's OpenBLAS ({library.core}), faster on this processor than torch's MKL")
     forced = os.environ.get("OPENBLAS_CORETYPE")
-    reason = f" by OPENBLAS_CORETYPE={forced}: without it steps would be faster" if forced else ""
-    return Choice(None, f"torch's MKL, because NumPy's OpenBLAS is limited to {library.core}{reason}")
+    reason = f"; OPENBLAS_CORETYPE={forced} in the environment keeps it from that" if forced else ""
+    return Choice(None, f"torch's MKL; NumPy's OpenBLAS ({library.core}) could use AVX-512 here and does not{reason}")
 
 
 def _cpu_info() -> str:

@@ -19,7 +19,7 @@ from lockstep.products.region import ROW_MAJOR, Job, share_address
 from lockstep.team import address_of, call_in_team, n_shares, team_functions
 
 _WORTH_IT = 1 << 19
-"""Multiplications that are worth a thread of their own: some ten microseconds."""
+"""Multiplications, some ten microseconds of them, that are worth a call from here, and each more thread."""
 _PLAIN, _TRANSPOSED = 111, 112
 
 
@@ -41,8 +41,9 @@ class OpenBlas:
         self._threads = library.scipy_openblas_get_num_threads64_
         self._set_threads = library.scipy_openblas_set_num_threads64_
 
-    def takes(self, out: Tensor) -> bool:
-        return out.dtype in self._routines and out.device.type == "cpu"
+    def takes(self, out: Tensor, inner: int) -> bool:
+        """Whether a product is one for this library: torch is quicker to call, and better with small ones."""
+        return out.numel() * inner >= _WORTH_IT and out.dtype in self._routines and out.device.type == "cpu"
 
     def multiply(self, left: Tensor, right: Tensor, out: Tensor, keep: bool) -> None:
         """out = left right, added to what is there if that is to be kept."""

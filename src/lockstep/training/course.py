@@ -15,7 +15,7 @@ from lockstep.data import JointPlan, Plan, Stream, steps_for_epochs
 from lockstep.errors import taken_apart
 from lockstep.optim.schedule import Schedule, make_schedule
 from lockstep.parallel.group import Group
-from lockstep.training.pace import Pace, rate_factor, report, warn_about_rate
+from lockstep.training.pace import Pace, decay_delay, rate_factor, report, warn_about_rate
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +55,10 @@ def plot_course(config: AnyInput, plan: Plan, checkpoint: Checkpoint | None, gro
         pace = Pace.of(config, group.size, first_step, saved.get("pace"))
         stream = _find_stream(config, plan, saved.get("stream"), group)
     scheduled = _scheduled_steps(config, plan, pace)
-    factor = rate_factor(config, group.size)
-    schedule = make_schedule(config.learning_rate, scheduled, factor, pace.offset)
+    factor, delay = rate_factor(config, group.size), decay_delay(config, group.size)
+    schedule = make_schedule(config.learning_rate, scheduled, factor, pace.offset, delay)
     course = Course(stream, pace, schedule, first_step, scheduled - pace.offset)
-    for line in report(config, factor, pace, course.numb_steps, course.position(course.numb_steps), plan):
+    for line in report(config, schedule, pace, course.numb_steps, course.position(course.numb_steps), plan):
         log.info(line)
     warn_about_rate(config, schedule.start_lr)
     return course

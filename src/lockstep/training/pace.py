@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from lockstep.config import AnyInput
 from lockstep.config.optimizer import OptimizerConfig, SoapConfig
 from lockstep.data import Plan
+from lockstep.optim.schedule import Schedule
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +31,22 @@ def worker_factor(rule: str, workers: int) -> float:
 
 def rate_factor(config: AnyInput, workers: int) -> float:
     """The same for a run. Under `auto` it goes by the micro-batches of a step: Adam's rate grows with their number,
-    SOAP's with the fourth root of it, as far as there is room before it fails."""
+    SOAP's with the eighth root of it, as far as there is room before it fails."""
     if config.learning_rate.scale_by_worker != "auto":
         return worker_factor(config.learning_rate.scale_by_worker, workers)
     n = float(workers * config.training.acc_freq)
     if config.optimizer.type != "SOAP":
         return n
-    return max(1.0, min(n**0.25, soap_rates(config.optimizer)[1] / config.learning_rate.start_lr))
+    return max(1.0, min(n**0.125, soap_rates(config.optimizer)[1] / config.learning_rate.start_lr))
+
+
+def decay_delay(config: AnyInput, workers: int) -> float:
+    """The power by which the learning rate's decay comes later: under `auto`, SOAP's by the root of the micro-batches
+    of a step. The small rates at the end average noise away, of which such a step has less; what it lacks is distance.
+    """
+    if config.learning_rate.scale_by_worker != "auto" or config.optimizer.type != "SOAP":
+        return 1.0
+    return math.sqrt(workers * config.training.acc_freq)
 
 
 def optimizer_for(config: AnyInput, workers: int) -> OptimizerConfig:
@@ -123,13 +133,16 @@ class Pace:
         return cls(workers, per_step, round((step + then.offset) * share) - step)
 
 
-def report(config: AnyInput, factor: float, pace: Pace, numb_steps: int, micro_batches: int, plan: Plan) -> list[str]:
+def report(
+    config: AnyInput, schedule: Schedule, pace: Pace, numb_steps: int, micro_batches: int, plan: Plan
+) -> list[str]:
     """Lines for the log: learning rate, global batch, samples of a step and of all `micro_batches` of the run."""
     rate, accumulate, workers = config.learning_rate, config.training.acc_freq, pace.workers
     frames = float((plan.probabilities * plan.batch_sizes).sum())
+    later = f", its decay later by a power of {schedule.delay:.3g}" if schedule.delay != 1 else ""
     return [
-        f"learning rate: base {rate.start_lr:.3g} x {factor:.4g} ({rate.scale_by_worker}, {workers} workers)"
-        f" = {rate.start_lr * factor:.3g}",
+        f"learning rate: base {rate.start_lr:.3g} x {schedule.factor:.4g} ({rate.scale_by_worker}, {workers} workers)"
+        f" = {schedule.start_lr:.3g}{later}",
         f"global batch: {frames * pace.per_step:.4g} frames = {frames:.4g} per micro-batch x {accumulate} accumulated"
         f" x {workers} workers",
         f"samples seen: {frames * pace.per_step:.4g} per step, {frames * micro_batches:.6g} in {numb_steps} steps",
