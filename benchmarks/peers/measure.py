@@ -249,10 +249,15 @@ def keep_off(cores: Sequence[int]) -> None:
 
 def about_machine() -> dict[str, Any]:
     """Where and when a measurement was made."""
-    model = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    found = re.findall(r"^(model name|cpu family|model)\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    processor = dict(reversed(found))
+    # Clouds leave little of a processor's name; the family tells its generation.
+    name = (
+        "{model name} (family {cpu family}, model {model})".format_map(processor) if len(processor) == 3 else "unknown"
+    )
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
-        "processor": model.group(1) if model else "unknown",
+        "processor": name,
         "cores": str(os.cpu_count()),
         "load": f"{os.getloadavg()[0]:.2f}",
     }
