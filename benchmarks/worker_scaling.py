@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--samples", type=int, default=2000, help="frames that every run sees")
+    parser.add_argument("--rules", nargs="+", default=list(FACTORS), choices=list(FACTORS), help="default: all")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -68,6 +69,7 @@ def jobs_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for optimizer in arguments.optimizers
         for workers in arguments.workers
         for rule in (RULES[optimizer] if workers > 1 else ("none",))
+        if rule in arguments.rules or workers == 1
     ]
 
 

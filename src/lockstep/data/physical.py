@@ -25,13 +25,13 @@ def far_atom(coord: np.ndarray) -> tuple[int, int] | None:
 def bad_cell(cells: np.ndarray) -> tuple[int, str] | None:
     """(frame, what it is) of cells [B, 3, 3] that cannot be meant."""
     edges = np.sqrt((cells * cells).sum(axis=2))
-    volumes = np.abs(np.linalg.det(cells))
+    second, third = cells[:, _NEXT], cells[:, _LAST]
+    faces = second[:, :, _NEXT] * third[:, :, _LAST] - second[:, :, _LAST] * third[:, :, _NEXT]
+    volumes = np.abs((cells[:, 0] * faces[:, 0]).sum(axis=1))
     flat = volumes <= _FLAT * edges.prod(axis=1)
     if flat.any():
         frame = int(np.flatnonzero(flat)[0])
         return frame, f"is flat: {cells[frame].round(4).tolist()}"
-    second, third = cells[:, _NEXT], cells[:, _LAST]
-    faces = second[:, :, _NEXT] * third[:, :, _LAST] - second[:, :, _LAST] * third[:, :, _NEXT]
     heights = volumes / np.sqrt((faces * faces).sum(axis=2)).max(axis=1)
     thin = ~(heights >= _THINNEST) | ~(edges.max(axis=1) < _FARTHEST)
     if thin.any():

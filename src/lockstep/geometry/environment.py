@@ -18,7 +18,7 @@ from lockstep.geometry.basis import SplineBasis
 from lockstep.geometry.layout import Layout
 from lockstep.geometry.moments import Moments, build_moments
 from lockstep.geometry.pairs import Pairs
-from lockstep.geometry.radial import largest_radial
+from lockstep.geometry.radial import radial_at
 from lockstep.geometry.rows import Rows, build_rows
 from lockstep.geometry.scale import RowScale
 from lockstep.geometry.view import View
@@ -164,4 +164,4 @@ def cut(centres: NDArray[np.bool_], most: int) -> Iterator[NDArray[np.bool_]]:
 
 
 def _reaches(basis: SplineBasis, pairs: Sequence[Pairs], cutoff: Cutoff) -> bool:
-    return all(largest_radial(found.vector, cutoff) <= basis.s_max for found in pairs)
+    return all(radial_at(found.closest, cutoff) <= basis.s_max for found in pairs)

@@ -14,8 +14,8 @@ from lockstep.geometry.pairs import Pairs
 from lockstep.geometry.view import Columns, View
 from lockstep.team import n_shares
 
-_WORTH_IT = 16384
-"""Pairs that make about a millisecond of a loop, from which on a second thread gains more than it costs."""
+_WORTH_IT = 4096
+"""Pairs that make some hundred microseconds of a loop, for which another thread gains more than it costs."""
 
 
 @dataclass(frozen=True)

@@ -215,10 +215,9 @@ def _add_empty_slots(
     n_empty = upload(layout.empty_slots(cutoff), values.device).to(values.dtype)
     row = scale.empty[upload(layout.centre_type, values.device)].to(values.dtype)
     at_zero = spline_tables(values.dtype, values.device)[0][0]
-    for t in range(n_empty.shape[1]):
-        start = t * basis.size
-        weight = n_empty[:, t] * row if view.angular else n_empty[:, t]
-        values[:, 0, start : start + TOUCHED] += weight[:, None] * at_zero
+    weight = n_empty * row[:, None] if view.angular else n_empty
+    first = values[:, 0].unflatten(1, (weight.shape[1], basis.size))[..., :TOUCHED]
+    first += weight[:, :, None] * at_zero
 
 
 def _add_excluded_slots(values: Tensor, layout: Layout, scale: RowScale, basis: SplineBasis) -> None:

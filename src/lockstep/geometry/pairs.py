@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,12 @@ class Pairs:
     @property
     def nbytes(self) -> int:
         return self.counts.nbytes + self.occupied.nbytes + self.neighbour.nbytes + self.vector.nbytes
+
+    @cached_property
+    def closest(self) -> float:
+        """The distance of the closest pair, in Angstrom; infinite where there is none."""
+        squares = np.einsum("pc,pc->p", self.vector, self.vector)
+        return float(squares.min(initial=np.inf)) ** 0.5
 
     def of(self, own: NDArray[np.bool_]) -> Pairs:
         """Those whose centres are `own` [n]; `dropped` stays that of the whole frame."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.config.cutoff import Cutoff
@@ -48,9 +46,7 @@ def radial_terms(r: Tensor, cutoff: Cutoff) -> RadialTerms:
     return RadialTerms(radial, radial_slope, angular, angular_slope, angular_over_r)
 
 
-def largest_radial(vector: NDArray, cutoff: Cutoff) -> float:
-    """The largest value of the radial function over some pairs: that of the closest one."""
-    if len(vector) == 0:
-        return 0.0
-    closest = np.sqrt(np.einsum("pc,pc->p", vector, vector).min())
-    return float(radial_terms(torch.tensor(closest, dtype=torch.float64), cutoff).radial)
+def radial_at(distance: float, cutoff: Cutoff) -> float:
+    """The radial function at one distance. It falls with it: the closest pair has the largest."""
+    x = min(max((distance - cutoff.rcut_smth) / (cutoff.rcut - cutoff.rcut_smth), 0.0), 1.0)
+    return (x**3 * (-6.0 * x**2 + 15.0 * x - 10.0) + 1.0) / (distance + cutoff.protection)

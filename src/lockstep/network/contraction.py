@@ -23,8 +23,8 @@ from torch import Tensor
 from lockstep.network.folding import Square, lower_triangle
 from lockstep.team import rows_in_shares
 
-_WORTH_IT = 256
-"""Centres that make half a millisecond of a loop, from which on a second thread gains more than it costs."""
+_WORTH_IT = 64
+"""Centres that make some fifty microseconds of a loop, for which another thread of the team gains more than it costs."""
 
 
 class Contraction(Protocol):

@@ -6,12 +6,10 @@ import logging
 import math
 from dataclasses import dataclass
 
-import torch
-
 from lockstep.config import Input
 from lockstep.errors import UserError
 from lockstep.geometry import PairCache
-from lockstep.geometry.radial import radial_terms
+from lockstep.geometry.radial import radial_at
 from lockstep.interop.loading import load_potential, model_config_of, potential_of, refuse_other_model
 from lockstep.model import Potential
 from lockstep.model.weights import load_weights
@@ -86,8 +84,6 @@ def _adopted(config: Input, found: Potential) -> tuple[Input, Potential]:
 
 
 def _largest_radials(potential: Potential, survey: Survey) -> tuple[float, ...]:
-    largest = []
-    for cutoff in potential.cutoffs:
-        closest = torch.tensor(min(survey.min_distance, cutoff.rcut / 2), dtype=torch.float64)
-        largest.append(_MARGIN * float(radial_terms(closest, cutoff).radial))
-    return tuple(largest)
+    return tuple(
+        _MARGIN * radial_at(min(survey.min_distance, cutoff.rcut / 2), cutoff) for cutoff in potential.cutoffs
+    )
