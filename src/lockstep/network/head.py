@@ -60,12 +60,17 @@ class _Head(torch.autograd.Function):
         x, gradient = ctx.saved_tensors
         contraction: Contraction = ctx.contraction
         y = x_gradient_bar.contiguous()
-        gradient_bar = contraction.push_forward(x, y)
-        if ctx.extra:
-            gradient_bar = torch.nn.functional.pad(gradient_bar, (0, ctx.extra))
-        descriptor_bar, weight_bars = ctx.nets.backward(energy_bar, gradient_bar)
+        # The cotangent of the gradient has no name here, so that its memory is free after the first layer.
+        descriptor_bar, weight_bars = ctx.nets.backward(
+            energy_bar, _widened(contraction.push_forward(x, y), ctx.extra)
+        )
         descriptor_bar = descriptor_bar[:, : gradient.shape[1]].contiguous()
         return (contraction.backward(x, y, gradient, descriptor_bar), None, None, None, *weight_bars)
+
+
+def _widened(x: Tensor, extra: int) -> Tensor:
+    """With so many columns of zeros more."""
+    return torch.nn.functional.pad(x, (0, extra)) if extra else x
 
 
 class _NetsPass:

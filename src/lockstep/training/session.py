@@ -107,7 +107,8 @@ def train(
                 narrow=config.training.exchange_precision == "float32",
             ),
             verdict=verdict,
-            samples=((batch, device.taken(made)) for batch, made in loader),
+            # Not a loop of our own, which would hold a sample while the next one is made.
+            samples=map(lambda each: (each[0], device.taken(each[1])), loader),
             outputs=outputs,
             mesh=mesh,
             average=average,
