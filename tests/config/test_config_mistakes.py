@@ -101,6 +101,9 @@ BAD_VALUES = [
     (T + "enable_compile", True, "training.enable_compile = True: not supported yet"),
     (T + "enable_compile", 0, "not supported yet"),
     (T + "mixed_precision", {"compute_prec": "float8"}, "training.mixed_precision"),
+    (T + "mixed_precision", {"compute_prec": "float64"}, "leave mixed_precision out"),
+    (T + "acc_freq", 10**12, "training.acc_freq = 1000000000000: must be at most"),
+    ("optimizer", {"type": "SOAP", "rate_factor": 1e300}, "optimizer.rate_factor = 1e+300: must be at most 1000"),
     (T + "zero_stage", 3, "shard gradients and weights too"),
     (T + "zero_stage", True, "expected 0 or 1"),
     ("model.atom_exclude_types", [0], "model.atom_exclude_types = [0]: not supported yet"),
@@ -158,6 +161,10 @@ def test_errors_use_the_users_spelling():
     data = without("training.numb_steps")
     data["training"]["stop_batch"] = "abc"
     assert message(data) == "training.stop_batch = 'abc': expected an integer"
+
+
+def test_a_key_without_letters_is_named():
+    assert "'': unknown key" in message({**VALID, "": {}})
 
 
 def test_a_key_and_its_alias_exclude_each_other():

@@ -9,7 +9,7 @@ import torch
 from lockstep.errors import UserError
 from lockstep.geometry import Cutoff, EnvironmentBuilder, RowScale, find_pairs
 from lockstep.geometry.cache import cache_budget
-from lockstep.geometry.radial import radial_terms, switch
+from lockstep.geometry.radial import radial_at, radial_terms, switch
 from potentials import random_frame
 
 
@@ -87,6 +87,16 @@ def test_slopes_of_the_radial_functions(protection: float) -> None:
         (expected,) = torch.autograd.grad(value.sum(), r, retain_graph=True)
         assert slope.detach().numpy() == pytest.approx(expected.numpy(), rel=1e-11, abs=1e-13)
     assert (terms.angular_over_r * r).detach().numpy() == pytest.approx(terms.angular.detach().numpy(), rel=1e-14)
+
+
+@pytest.mark.parametrize("protection", [0.0, 0.3])
+def test_the_radial_function_at_one_distance(protection: float) -> None:
+    cutoff = Cutoff(4.0, 1.0, (1,), protection=protection)
+    r = torch.linspace(0.7, 4.2, 50, dtype=torch.float64)
+    found = [radial_at(float(distance), cutoff) for distance in r]
+    assert found == pytest.approx(radial_terms(r, cutoff).radial.tolist(), rel=1e-14, abs=1e-16)
+    assert found == sorted(found, reverse=True)
+    assert radial_at(float("inf"), cutoff) == 0.0
 
 
 def test_no_gradient_is_recorded_in_geometry() -> None:

@@ -98,8 +98,15 @@ def test_excluded_types_occupy_slots_without_being_paired() -> None:
     assert len(excluded.neighbour) == excluded.counts.sum()
 
 
+def test_the_closest_pair() -> None:
+    frame = random_frame("triclinic", n=8)
+    pairs = find_pairs(frame.coord, frame.cell, frame.types, Cutoff(4.0, 0.5, (50, 50)))
+    assert pairs.closest == pytest.approx(np.linalg.norm(pairs.vector, axis=1).min(), rel=1e-15)
+
+
 def test_a_frame_of_padding_has_no_pairs() -> None:
     pairs = find_pairs(np.zeros((3, 3)), None, np.full(3, -1), WIDE)
+    assert pairs.closest == np.inf
     assert len(pairs.neighbour) == 0
     assert pairs.counts.shape == (3, 3)
 

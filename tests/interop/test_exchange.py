@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -42,6 +43,32 @@ def test_a_round_trip_is_exact_to_the_bit(name: str, tmp_path: Path) -> None:
     assert all(torch.equal(loaded[key], saved[key]) for key in saved if not key.startswith(unused))
     frame = random_frame("triclinic", potential=before)
     assert torch.equal(evaluate(after, frame).force, evaluate(before, frame).force)
+
+
+RADIAL = {"type": "se_e2_r", "rcut": 4.0, "neuron": [4, 8], "seed": 1}
+MISREAD = "DeePMD-kit's PyTorch backend takes it for one with a net for each type"
+
+
+@pytest.mark.parametrize(("descriptor", "told"), [
+    (RADIAL, True),
+    (RADIAL | {"type_one_side": True}, False),
+    ({"type": "hybrid", "list": [RADIAL | {"sel": "auto", "type_one_side": True}, RADIAL | {"sel": "auto"}]}, True),
+    ({}, False),
+])  # fmt: skip
+def test_what_deepmd_kit_would_misread_is_told(
+    descriptor: dict[str, object], told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    """When the training begins, and when the model is written."""
+    monkeypatch.chdir(tmp_path)
+    tiny_system(tmp_path / "train")
+    settings = tiny_input(training__numb_steps=2)
+    if descriptor:
+        settings["model"]["descriptor"] = {"sel": "auto"} | descriptor if "list" not in descriptor else descriptor
+    write_input(tmp_path, settings)
+    assert dp("train", "input.json") == 0
+    assert (MISREAD in capfd.readouterr().err) == told
+    assert dp("freeze", "-o", "model.dp") == 0
+    assert ("model.dp: se_e2_r with type_one_side = false has" in capfd.readouterr().err) == told
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])

@@ -44,22 +44,40 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, timeout=250)
 
 
-def test_all_files_of_a_model_are_the_same_model(here: Path) -> None:
+def first_frame(model: str) -> tuple[float, np.ndarray]:
+    """Energy and forces of the first training frame, of two types."""
     from ase import Atoms
 
     from lockstep import DP
 
-    coord = np.load(here / "train/set.000/coord.npy")[0].reshape(-1, 3)
-    cell = np.load(here / "train/set.000/box.npy")[0].reshape(3, 3)
-    numbers = np.loadtxt(here / "train/type.raw", dtype=int)
-    found = []
-    for model in ("model.ckpt", "model.dp", "model.pth"):
-        atoms = Atoms(["H" if number == 0 else "He" for number in numbers], coord, cell=cell, pbc=True)
-        atoms.calc = DP(model, type_dict={"H": 0, "He": 1})
-        found.append((atoms.get_potential_energy(), atoms.get_forces()))
+    coord = np.load("train/set.000/coord.npy")[0].reshape(-1, 3)
+    cell = np.load("train/set.000/box.npy")[0].reshape(3, 3)
+    numbers = np.loadtxt("train/type.raw", dtype=int)
+    atoms = Atoms(["H" if number == 0 else "He" for number in numbers], coord, cell=cell, pbc=True)
+    atoms.calc = DP(model, type_dict={"H": 0, "He": 1})
+    return atoms.get_potential_energy(), atoms.get_forces()
+
+
+def test_all_files_of_a_model_are_the_same_model(here: Path) -> None:
+    found = [first_frame(model) for model in ("model.ckpt", "model.dp", "model.pth")]
     for energy, forces in found[1:]:
         assert energy == pytest.approx(found[0][0], abs=1e-10)
         np.testing.assert_allclose(forces, found[0][1], atol=1e-10)
+
+
+@pytest.mark.parametrize("one_sided", [True, False])
+def test_se_e2_r_is_another_model_there_unless_it_is_one_sided(
+    one_sided: bool, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tiny_system(folder / "train")
+    descriptor = {"type": "se_e2_r", "sel": "auto", "rcut": 4.0, "neuron": [4, 8], "type_one_side": one_sided}
+    write_input(folder, tiny_input(model__descriptor=descriptor, training__numb_steps=2))
+    assert dp("train", "input.json") == dp("freeze", "-o", "model.dp") == 0
+    assert dp("freeze", "-o", "model.pth") == (0 if one_sided else 2)
+    assert ("--output = 'model.pth': se_e2_r with type_one_side = false" in capfd.readouterr().err) == (not one_sided)
+    done = command("convert-backend", "model.dp", "converted.pth")
+    assert done.returncode == 0, done.stderr
+    assert (abs(first_frame("model.dp")[0] - first_frame("converted.pth")[0]) < 1e-10) == one_sided
 
 
 @pytest.mark.parametrize("model", ["model.ckpt", "model.dp", "model.pth"])

@@ -174,6 +174,19 @@ def test_the_state_is_named_after_the_parameters():
     assert set(optimizer.tensors()) == expected | {f"0.bias.{name}" for name in ("step", "exp_avg", "exp_avg_sq")}
 
 
+@pytest.mark.parametrize(("min_side", "level", "words"), [
+    (4, "INFO", "SOAP for 1 matrices with 32 weights, AdamW at the same rate for 8"),
+    (5, "WARNING", "no matrix has 5 rows and columns, and all of it is AdamW"),
+])  # fmt: skip
+def test_it_says_what_it_serves(min_side, level, words, caplog):
+    parameters = {"matrix": torch.nn.Parameter(torch.zeros(4, 8)), "bias": torch.nn.Parameter(torch.zeros(8))}
+    with caplog.at_level("INFO"):
+        make_optimizer(parameters.items(), SoapConfig(min_side=min_side), GROUP)
+    [record] = caplog.records
+    assert record.levelname == level
+    assert words in record.message
+
+
 def test_what_is_no_matrix_is_left_to_adam():
     config = SoapConfig(min_side=4, max_side=10, max_block=5)
     shapes = {(3, 8): None, (8,): None, (4, 8): {0: 1, 1: 2}, (8, 11): {0: 2}, (11, 5): {1: 1}, (11, 11): None}

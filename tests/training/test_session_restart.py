@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from lockstep.checkpoint.find import load_checkpoint
+from lockstep.products import maker
 from lockstep.training.loop import Trainer
-from runs import SLOW_STEPS, TINY, dp, dp_process, tiny_input, tiny_system, write_input
+from runs import SLOW_STEPS, TINY, dp, dp_process, folder_state, tiny_input, tiny_system, write_input
 
 TWO_SYSTEMS = {"systems": ["train", "other"], "batch_size": [1, 2], "auto_prob": "prob_sys_size;0:1:0.3;1:2:0.7"}
 ATTEN = {"sel": "auto", "rcut": 4.0, "neuron": [4, 8], "axis_neuron": 3, "attn_layer": 0, "tebd_dim": 3, "seed": 1}
@@ -161,6 +162,7 @@ def test_killed_process_restarts_bit_for_bit(
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
     assert "Traceback" not in errors
+    assert ("the run saves and ends after step" in errors) == (number == signal.SIGTERM)
     assert not list(stopped.glob("*-90.*")), "the run had ended before it was stopped"
     monkeypatch.chdir(stopped)
     assert dp("train", "input.json", "--restart", "model.ckpt") == 0
@@ -289,6 +291,52 @@ def test_restart_with_more_steps_goes_on(
     assert after.startswith(before)
     assert [line.split()[0] for line in after[len(before) :].splitlines()] == ["14", "16"]
     assert load_checkpoint("model.ckpt").step == 16
+
+
+SOAP = {"type": "SOAP", "min_side": 8}
+
+
+@pytest.mark.parametrize(("first", "then", "key"), [
+    (SOAP, {"type": "Adam"}, "type = 'Adam': the checkpoint was written with SOAP"),
+    ({"type": "AdamW"}, SOAP, "type = 'SOAP': the checkpoint was written with AdamW"),
+    (SOAP, SOAP | {"max_block": 5}, "max_block = 5: the checkpoint was written with 128"),
+])  # fmt: skip
+def test_state_of_another_optimizer_is_refused(
+    first: Any, then: Any, key: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    folder = run_folder(tmp_path, data, "run", tiny_input(optimizer=first, training__numb_steps=3))
+    monkeypatch.chdir(folder)
+    assert dp("train", "input.json") == 0
+    write_input(folder, tiny_input(optimizer=then))
+    before = folder_state(folder)
+    capfd.readouterr()
+    assert dp("train", "input.json", "--restart", "model.ckpt") == 2
+    log = capfd.readouterr().err
+    assert f"optimizer.{key}" in log
+    assert "remedy: put" in log
+    assert folder_state(folder) == before
+    assert dp("train", "input.json", "--init-model", "model.ckpt") == 0
+
+
+@pytest.mark.parametrize(("first", "then", "words"), [
+    ({"type": "Adam"}, {"type": "AdamW"}, "optimizer.type = AdamW, and Adam in the run before"),
+    (SOAP, SOAP | {"beta1": 0.9}, "optimizer.beta1 = 0.9, and 0.95 in the run before"),
+    (SOAP, SOAP, None),
+])  # fmt: skip
+def test_another_setting_of_the_same_state_is_told(
+    first: Any, then: Any, words: str | None, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    folder = run_folder(tmp_path, data, "run", tiny_input(optimizer=first, training__numb_steps=3))
+    monkeypatch.chdir(folder)
+    assert dp("train", "input.json") == 0
+    write_input(folder, tiny_input(optimizer=then))
+    capfd.readouterr()
+    monkeypatch.setattr("lockstep.products.maker", lambda: "another library" if words else maker())
+    assert dp("train", "input.json", "--restart", "model.ckpt") == 0
+    log = capfd.readouterr().err
+    assert words is None or words in log
+    assert ("in the run before" in log) == (words is not None)
+    assert (f"matrix products: by another library, and by {maker()} in the run before" in log) == (words is not None)
 
 
 def test_the_curve_of_another_run_is_not_gone_on_with(

@@ -82,8 +82,13 @@ def _frozen_there(error: ForeignModelError, args: argparse.Namespace, path: Path
 def _converted_there(potential: Potential, path: Path) -> None:
     """A native model as a file of DeePMD-kit's PyTorch backend, by way of the exchange format."""
     from lockstep.interop.deepmd import save_dp
+    from lockstep.interop.descriptors import misread_elsewhere
     from lockstep.interop.kit.files import convert
 
+    misread = misread_elsewhere(potential.config.descriptor, len(potential.type_map))
+    if misread:
+        remedy = "train with model.descriptor.type_one_side: true, or freeze to a .dp file for use here"
+        raise UserError(misread, where="--output", value=str(path), remedy=remedy)
     with TemporaryDirectory(prefix="lockstep-") as folder:
         exchange = Path(folder) / "model.dp"
         save_dp(potential, exchange)

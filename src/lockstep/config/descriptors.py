@@ -58,7 +58,8 @@ class SeE2RConfig(OneCutoff):
     type: Literal["se_e2_r"] = "se_e2_r"
     """The descriptor: two-body embedding with radial information only."""
     type_one_side: Flag = False
-    """One embedding net per neighbour type, instead of one per pair of centre and neighbour types."""
+    """One embedding net per neighbour type, instead of one per pair of centre and neighbour types. DeePMD-kit's PyTorch
+    backend knows only the former, and misreads models of several types with the latter."""
 
 
 class _Atten(OneCutoff):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lockstep.config.section import Count, FractionBelowOne, NonNegative, Positive, Section
+from lockstep.config.section import Count, Factor, FractionBelowOne, NonNegative, Positive, Section
 
 
 class AdamConfig(Section):
@@ -58,8 +58,9 @@ class SoapConfig(Section):
     """Hold directions back whose gradients are small next to this fraction of the matrix's root mean square."""
     epsilon: Positive = 1e-4
     """Directions whose gradients are smaller than this fraction of the matrix's root mean square have none."""
-    rate_factor: Positive = 10.0
-    """Steps are this many times as long as the learning rate says, so that rates made for Adam serve."""
+    rate_factor: Factor = 10.0
+    """Steps of all weights, AdamW's too, are this many times as long as the learning rate says, so that rates made for
+    Adam serve."""
     adam_beta1: FractionBelowOne = 0.9
     """Decay of the running mean of gradients, of what is left to AdamW."""
     adam_beta2: FractionBelowOne = 0.999

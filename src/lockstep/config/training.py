@@ -20,6 +20,7 @@ from lockstep.config.section import (
     NonNegative,
     Number,
     Passes,
+    Repeats,
     Seconds,
     Section,
     Seed,
@@ -114,6 +115,12 @@ def _zero_stage(value: Any) -> Any:
     return int(value)
 
 
+def _compute_prec(value: Any) -> Any:
+    if value == "float64":
+        raise wrong("all products of a float64 model are float64 without this section", "leave mixed_precision out")
+    return value
+
+
 class DataConfig(Section):
     """A set of data systems and how batches are drawn from it."""
 
@@ -161,7 +168,7 @@ class ValidationDataConfig(DataConfig):
 class MixedPrecisionConfig(Section):
     """Which numbers a training in mixed precision computes with."""
 
-    compute_prec: Literal["float32", "float16", "bfloat16"] = "float32"
+    compute_prec: Annotated[Literal["float32", "float16", "bfloat16"], BeforeValidator(_compute_prec)] = "float32"
     """Precision of the fitting nets' matrix products. It is never less than float32 here: CPUs are slower below it."""
     output_prec: Literal["float64"] = "float64"
     """Precision of weights, optimizer, descriptor, energies and forces."""
@@ -222,8 +229,10 @@ class TrainingConfig(Section):
     """How many ranks share the atoms of each frame, by blocks of space. It must divide the number of ranks; the others
     train on frames of their own, as ever. For frames that are too large, or too slow, for one rank. `auto` lets as many
     share as have at least 512 atoms each."""
-    acc_freq: Count = 1
-    """Accumulate the gradients of this many steps for each update of the weights."""
+    acc_freq: Repeats = 1
+    """Micro-batches that each worker takes in a step, one after the other, their gradients averaged: the same training
+    as on so many times the workers. All numbers of steps here count updates of the weights, so that a run sees as many
+    times the frames; in DeePMD-kit, where a step is a micro-batch, it does not."""
     mixed_precision: MixedPrecisionConfig | None = None
     """Compute the fitting nets' matrix products of a float64 model in float32; null for float64 throughout."""
     zero_stage: Annotated[Literal[0, 1], BeforeValidator(_zero_stage)] = 0

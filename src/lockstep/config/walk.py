@@ -41,7 +41,7 @@ class Walk:
             if isinstance(part, int):
                 text += f"[{part}]"
             else:
-                text += f"{'.' if text else ''}{self.spelling.get(location[:depth], part)}"
+                text += f"{'.' if text else ''}{self.spelling.get(location[:depth], part) or repr('')}"
         return text
 
     def report(self, location: Location, reason: str, remedy: str = "", value: object = NO_VALUE) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from lockstep.config import EnergyFittingConfig, ModelConfig
 from lockstep.errors import CONTENT_ERRORS, CheckpointError, UserError, in_one_line
 from lockstep.interop.described import Described, picked
-from lockstep.interop.descriptors import descriptor_section, descriptor_tree, load_descriptor
+from lockstep.interop.descriptors import descriptor_section, descriptor_tree, load_descriptor, misread_elsewhere
 from lockstep.interop.exchange import Tree, read_tree, write_tree
 from lockstep.interop.trees import (
     Limit,
@@ -28,9 +29,14 @@ from lockstep.model import Potential
 from lockstep.model.weights import refuse_unusable
 from lockstep.version import __version__
 
+log = logging.getLogger(__name__)
+
 
 def save_dp(potential: Potential, path: str | Path, extra: Tree | None = None) -> None:
     """Write a potential for DeePMD-kit. Its weights are exported exactly."""
+    misread = misread_elsewhere(potential.config.descriptor, len(potential.type_map))
+    if misread:
+        log.warning("%s: %s. Train with type_one_side: true to use the model there.", path, misread)
     write_tree(
         path,
         {

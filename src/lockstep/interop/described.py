@@ -36,6 +36,10 @@ class Exchange(ABC):
     def tree(self, own: Described) -> Tree:
         """DeePMD-kit's description."""
 
+    def misread(self, config: Any, ntypes: int) -> str:
+        """What a part of DeePMD-kit makes of such a descriptor that it is not; empty where all of it reads it well."""
+        return ""
+
     @abstractmethod
     def section(self, tree: Tree) -> dict[str, Any]:
         """The input's `descriptor` section that the description means; what is not supported is refused."""

@@ -52,6 +52,14 @@ class SeE2RExchange(Exchange):
         tree["@variables"] = {name: value[..., :1] for name, value in tree["@variables"].items()}
         return tree
 
+    def misread(self, config: SeE2RConfig, ntypes: int) -> str:
+        if config.type_one_side or ntypes == 1:
+            return ""
+        return (
+            "se_e2_r with type_one_side = false has a net for each pair of types; DeePMD-kit's PyTorch backend takes it"
+            " for one with a net for each type and computes other energies without a word; its NumPy backend refuses it"
+        )
+
     def section(self, tree: Tree) -> dict[str, Any]:
         refuse_unsupported(common_limits(tree))
         return {**picked(tree, SeE2RConfig), "type": "se_e2_r"}
@@ -101,6 +109,12 @@ NAMES = dict(OTHER_NAMES)
 
 def descriptor_tree(own: Described) -> Tree:
     return EXCHANGES[own.config.type].tree(own)
+
+
+def misread_elsewhere(config: Any, ntypes: int) -> str:
+    """What DeePMD-kit would make of a model's descriptor that it is not; empty where it reads it well."""
+    found = (EXCHANGES[part.type].misread(part, ntypes) for part in config.parts())
+    return next(filter(None, found), "")
 
 
 def descriptor_section(tree: Tree) -> dict[str, Any]:

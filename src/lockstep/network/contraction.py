@@ -24,7 +24,7 @@ from lockstep.network.folding import Square, lower_triangle
 from lockstep.team import rows_in_shares
 
 _WORTH_IT = 64
-"""Centres that make some fifty microseconds of a loop, for which another thread of the team gains more than it costs."""
+"""Centres that make some fifty microseconds of a loop, for which another thread gains more than it costs."""
 
 
 class Contraction(Protocol):

@@ -61,9 +61,7 @@ class _Head(torch.autograd.Function):
         contraction: Contraction = ctx.contraction
         y = x_gradient_bar.contiguous()
         # The cotangent of the gradient has no name here, so that its memory is free after the first layer.
-        descriptor_bar, weight_bars = ctx.nets.backward(
-            energy_bar, _widened(contraction.push_forward(x, y), ctx.extra)
-        )
+        descriptor_bar, weight_bars = ctx.nets.backward(energy_bar, _widened(contraction.push_forward(x, y), ctx.extra))
         descriptor_bar = descriptor_bar[:, : gradient.shape[1]].contiguous()
         return (contraction.backward(x, y, gradient, descriptor_bar), None, None, None, *weight_bars)
 

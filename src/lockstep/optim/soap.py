@@ -7,6 +7,7 @@ these correlations vanish it can take a step of the right length along each of t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ from lockstep.optim.eigenbasis import Side
 
 if TYPE_CHECKING:
     from lockstep.config.optimizer import SoapConfig
+
+log = logging.getLogger(__name__)
 
 EARLY = 5
 """Steps in which the bases are refreshed every time: the first gradient says little of those to come."""
@@ -44,6 +47,7 @@ class Soap:
             if name in own
         }
         self._rate_factor = config.rate_factor
+        _tell(parameters, matrices, config.min_side)
         rest = AdamWConfig(adam_beta1=config.adam_beta1, adam_beta2=config.adam_beta2, weight_decay=config.weight_decay)
         self._rest = Adam(parameters, rest, [name for name in own if name not in self._matrices])
 
@@ -80,6 +84,19 @@ class Soap:
         self._rest.load(rest)
         for name, matrix in self._matrices.items():
             matrix.load(of_matrices[name])
+
+
+def _tell(parameters: Mapping[str, Parameter], matrices: Sequence[str], least: int) -> None:
+    served = sum(parameters[name].numel() for name in matrices)
+    rest = sum(parameter.numel() for parameter in parameters.values()) - served
+    log.log(
+        logging.INFO if matrices else logging.WARNING,
+        "optimizer: SOAP for %d matrices with %d weights, AdamW at the same rate for %d%s",
+        len(matrices),
+        served,
+        rest,
+        "" if matrices else f": no matrix has {least} rows and columns, and all of it is AdamW",
+    )
 
 
 def is_matrix(parameter: Parameter, config: SoapConfig) -> bool:

@@ -36,6 +36,12 @@ def add_mm(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     return out
 
 
+def maker() -> str:
+    """Who multiplies: what two runs must have in common to agree to the last bit."""
+    library = choose().library
+    return "torch" if library is None else f"NumPy's OpenBLAS ({library.core})"
+
+
 def log_choice() -> None:
     """Say what multiplies where it is not what torch has, or where it could be faster."""
     choice = choose()
@@ -43,4 +49,4 @@ def log_choice() -> None:
         log.info("matrix products: %s", choice.why)
 
 
-__all__ = ["Choice", "add_mm", "choose", "log_choice", "mm"]
+__all__ = ["Choice", "add_mm", "choose", "log_choice", "maker", "mm"]

@@ -33,6 +33,7 @@ from lockstep.parallel.opening import timeout_of
 from lockstep.phases import GEOMETRY
 from lockstep.tasks import Job, Task, choose_task
 from lockstep.training.average import Average, build_average
+from lockstep.training.changes import check_changes
 from lockstep.training.course import Course, plot_course
 from lockstep.training.data import Data, open_data
 from lockstep.training.dividing import divide_ranks
@@ -71,6 +72,7 @@ def train(
     wishes = find_wishes(options.profile, options.timeline, given.training)
     with locked(given, group), observed(group, wishes, placement.device) as tracer, ExitStack() as stack:
         checkpoint = find_restart(given, options, group)
+        check_changes(given, checkpoint)
         data = open_data(given, kind, folder)
         check_metric(data.validation, given.validating)
         agree_on_setup(given, data, checkpoint, group)

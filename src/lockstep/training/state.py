@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lockstep import products
 from lockstep.checkpoint.format import Checkpoint
 from lockstep.errors import taken_apart
 from lockstep.model.weights import load_weights
@@ -36,6 +37,7 @@ def run_info(task: Task, stream: Mapping[str, Any], pace: Mapping[str, int], thr
         **task.state(),
         "pace": dict(pace),
         "threads": threads,
+        "products": products.maker(),
         "versions": versions,
     }
 

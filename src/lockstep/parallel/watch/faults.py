@@ -104,6 +104,8 @@ def _termination_as_error(group: Group) -> Iterator[None]:
         if progress.step == 0 or progress.stop_signal:
             raise Terminated(number)
         progress.stop_signal = number
+        name = signal.Signals(number).name
+        log.info("%s: the run saves and ends after step %d; a second one ends it at once", name, progress.step)
 
     before = {number: signal.signal(number, handle) for number in STOPPING}
     # The main thread does not see a signal while it sits in an exchange; the watch's thread does.

@@ -6,10 +6,11 @@ import logging
 import math
 from dataclasses import dataclass
 
-from lockstep.config import Input
+from lockstep.config import Input, ModelConfig
 from lockstep.errors import UserError
 from lockstep.geometry import PairCache
 from lockstep.geometry.radial import radial_at
+from lockstep.interop.descriptors import misread_elsewhere
 from lockstep.interop.loading import load_potential, model_config_of, potential_of, refuse_other_model
 from lockstep.model import Potential
 from lockstep.model.weights import load_weights
@@ -68,10 +69,19 @@ def _from_data(job: Job, config: Input, cache: PairCache) -> Start:
         config = config.model_copy(update={"model": model})
         potential = Potential(model)
         apply_statistics(potential, survey)
+    _warn_of_exchange(config.model)
     if warn_about_sel(config.model, survey):
         # The pairs were found with a slot for everyone.
         cache.clear()
     return Start(config, potential, _largest_radials(potential, survey))
+
+
+def _warn_of_exchange(model: ModelConfig) -> None:
+    misread = misread_elsewhere(model.descriptor, len(model.type_map))
+    if misread:
+        log.warning(
+            "model.descriptor: %s. Set type_one_side: true if the model is to run there, in LAMMPS say.", misread
+        )
 
 
 def _adopted(config: Input, found: Potential) -> tuple[Input, Potential]:
@@ -84,6 +94,4 @@ def _adopted(config: Input, found: Potential) -> tuple[Input, Potential]:
 
 
 def _largest_radials(potential: Potential, survey: Survey) -> tuple[float, ...]:
-    return tuple(
-        _MARGIN * radial_at(min(survey.min_distance, cutoff.rcut / 2), cutoff) for cutoff in potential.cutoffs
-    )
+    return tuple(_MARGIN * radial_at(min(survey.min_distance, cutoff.rcut / 2), cutoff) for cutoff in potential.cutoffs)
