@@ -60,5 +60,5 @@ class Verdict:
         raise UserError(
             f"the {what} is not a finite number at step {step}{where}",
             remedy="look for wrong labels (dp test -d on the training data), or lower learning_rate.start_lr; "
-            "the last checkpoint is whole",
+            "what was saved before is whole",
         )
