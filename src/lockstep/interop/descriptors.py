@@ -113,8 +113,8 @@ def descriptor_tree(own: Described) -> Tree:
 
 def misread_elsewhere(config: Any, ntypes: int) -> str:
     """What DeePMD-kit would make of a model's descriptor that it is not; empty where it reads it well."""
-    found = (EXCHANGES[part.type].misread(part, ntypes) for part in config.parts())
-    return next(filter(None, found), "")
+    known = (part for part in config.parts() if part.type in EXCHANGES)
+    return next(filter(None, (EXCHANGES[part.type].misread(part, ntypes) for part in known)), "")
 
 
 def descriptor_section(tree: Tree) -> dict[str, Any]:
