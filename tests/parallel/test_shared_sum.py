@@ -10,7 +10,7 @@ import jobs
 import pytest
 
 PROGRAM = """
-import os, sys
+import os, sys, time
 import torch
 from pathlib import Path
 from lockstep.parallel import launchers
@@ -20,6 +20,8 @@ from lockstep.parallel.opening import open_group
 
 # A folder of the test's own, because others use the real one meanwhile.
 shared_sum.FOLDER = Path.cwd()
+if "barriers" in sys.argv[1]:
+    shared_sum.Turnstile.usable = False
 if sys.argv[1] == "one cannot" and os.environ["RANK"] == "1":
     shared_sum._opened = lambda path, nbytes: None
 if sys.argv[1] == "too little":
@@ -34,7 +36,9 @@ if sys.argv[1] == "two nodes, one full" and node == 1:
 group = open_group(launchers.detect(os.environ))
 for dtype in (torch.float64, torch.float32):
     for number in (1, 7, 20_001, 100_000):
-        for turn in range(4):
+        for turn in range(8):
+            # Now one comes first, now another, and some have to wait for longer than they look without a pause.
+            time.sleep(0.002 * ((turn + group.rank) % 3))
             tensors = [
                 torch.randn(number, dtype=dtype, generator=torch.Generator().manual_seed(100 * turn + rank))
                 for rank in range(group.size)
@@ -59,6 +63,7 @@ group.close()
     ("situation", "used"),
     [
         ("with", 4),
+        ("with barriers", 4),
         ("one cannot", 0),
         ("too little", 0),
         ("two nodes", 4),

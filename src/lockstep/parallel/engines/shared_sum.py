@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import platform
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,16 +21,21 @@ import torch
 FOLDER = Path("/dev/shm")
 SMALLEST = 1 << 16
 """Bytes below which a message is quicker than two barriers."""
+_LINE = 64
+"""Bytes that cores hand to each other at a time."""
+_AT_ONCE, _PAUSE = 1e-3, 5e-5
+"""Seconds for which a rank looks for the others without a pause, and between two looks from then on."""
 
 
 class SharedSum:
-    """Memory for tensors of one size. A slot for each rank, and one for the sum."""
+    """Memory for tensors of one size: a slot for each rank, one for the sum, and where ranks say how far they are."""
 
     def __init__(self, memory: mmap.mmap, like: torch.Tensor, rank: int, size: int) -> None:
-        slots = torch.frombuffer(memory, dtype=like.dtype).view(size + 1, like.numel())
+        slots = torch.frombuffer(memory, dtype=like.dtype, count=(size + 1) * like.numel()).view(size + 1, like.numel())
         self._own, self._all, self._sum = slots[rank], slots[:size], slots[size]
         part = -(-like.numel() // size)
         self._part = slice(rank * part, min((rank + 1) * part, like.numel()))
+        self._turnstile = Turnstile(memory, len(memory) - size * _LINE, rank, size)
 
     def all_reduce(
         self,
@@ -37,21 +44,57 @@ class SharedSum:
         between: Callable[[torch.Tensor], None] | None = None,
     ) -> None:
         """Replace `tensor` by its sum over the ranks; `between` makes of it, in place, the sum over several nodes."""
+        meet = self._turnstile.pass_through if Turnstile.usable else barrier
         self._own.copy_(tensor.view(-1))
-        barrier()
+        meet()
         if self._part.start < self._part.stop:
-            torch.sum(self._all[:, self._part], dim=0, out=self._sum[self._part])
-        barrier()
+            self._add_up(self._all[:, self._part], self._sum[self._part])
+        meet()
         if between is not None:
             between(self._sum)
-            barrier()
-        # No more barriers: nobody writes to the sum again before all have come to the next first one.
+            meet()
+        # Nobody writes to the sum again before all have come to the next first meeting.
         tensor.view(-1).copy_(self._sum)
+
+    @staticmethod
+    def _add_up(parts: torch.Tensor, out: torch.Tensor) -> None:
+        first, *others = parts.unbind()
+        out.copy_(first)
+        for other in others:
+            out.add_(other)
+
+
+class Turnstile:
+    """Ranks that wait for each other by looking into memory that they share: a barrier without a message.
+
+    A barrier over sockets takes a tenth of a millisecond where nothing else runs, and many times as long where the
+    thread that carries it has to wait for a core that computes.
+
+    Attributes:
+        usable: whether what a rank writes is seen in the order in which it was written, by this kind of processor.
+    """
+
+    usable = platform.machine() in ("x86_64", "AMD64")
+
+    def __init__(self, memory: mmap.mmap, start: int, rank: int, size: int) -> None:
+        words = _LINE // torch.int64.itemsize
+        turns = torch.frombuffer(memory, dtype=torch.int64, offset=start, count=size * words)
+        self._turns, self._rank, self._turn = turns.view(size, words)[:, 0].numpy(), rank, 0
+
+    def pass_through(self) -> None:
+        """Wait until all ranks have come as often as this one."""
+        self._turn += 1
+        self._turns[self._rank] = self._turn
+        began = time.perf_counter()
+        while self._turns.min() < self._turn:
+            # Where ranks share a core, the one that is waited for may need this one's.
+            os.sched_yield() if time.perf_counter() - began < _AT_ONCE else time.sleep(_PAUSE)
 
 
 def share_memory(like: torch.Tensor, rank: int, size: int, all_gather: Callable[[Any], list[Any]]) -> SharedSum | None:
     """Memory for sums of tensors of this size and kind; None, on all ranks, where they do not share any."""
-    nbytes = (size + 1) * like.numel() * like.element_size()
+    slots = (size + 1) * like.numel() * like.element_size()
+    nbytes = -(-slots // _LINE) * _LINE + size * _LINE
     path: Path | None = FOLDER / f"lockstep-{secrets.token_hex(16)}"
     created = rank == 0 and path is not None and _create(path, nbytes)
     path = all_gather(path if created else None)[0]
