@@ -7,9 +7,15 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": True, "error_model": "numpy", "boundscheck": False}
+_FREELY = {"contract", "reassoc", "nsz", "arcp", "afn"}
+"""What the compiler may do with sums and products. Not among it: to take it that all numbers are finite, for those that
+are not have to come out at the end of a step."""
+_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": _FREELY, "error_model": "numpy", "boundscheck": False}
 _FROM_C: dict[str, Any] = {"error_model": "numpy", "boundscheck": False}
 
 unsigned = np.uintp
@@ -18,13 +24,25 @@ the compiler then fetches the numbers one by one."""
 
 
 def compiled(function: Function) -> Function:
-    """Compile a loop on its first call. nogil: loader threads run while the training step does; fastmath lets sums be
-    vectorised, and numpy's divisions, which give infinity instead of raising an error, loops that divide."""
+    """Compile a loop on its first call. nogil: loader threads run while the training step does; sums in any order can
+    be vectorised, and with numpy's divisions, which give infinity instead of raising an error, loops that divide."""
     try:
         return _compiled(function, cache=True)
     except RuntimeError:
         # Neither the program's folder nor the user's can be written to: compiled anew in every process.
         return _compiled(function, cache=False)
+
+
+@intrinsic
+def _from_bits(context: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], ir.DoubleType())
+
+    return types.float64(types.int64), generate
+
+
+from_bits: Any = _from_bits
+"""In a compiled loop: the number that is stored as 64 bits, given as a whole number."""
 
 
 def called_from_c(signature: Any) -> Callable[[Function], Any]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lockstep.gradbuffer import GradientBuffer, buffer_of, give_buffer
-from lockstep.network import contraction
+from lockstep.network import compiled_nets, contraction, folding
 from lockstep.network.activation import get_activation
 from lockstep.network.blockwise import LayerPass
 from lockstep.network.contraction import AsItIs, Contraction, Quadratic, SideBySide
@@ -24,7 +24,8 @@ SMOOTH = [name for name in ACTIVATIONS if name not in ("relu", "relu6", "none", 
 @pytest.fixture(params=["compiled", "plain"])
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "plain":
-        monkeypatch.setattr(contraction, "_kernels_for", lambda x: None)
+        for module in (compiled_nets, contraction, folding):
+            monkeypatch.setattr(module, "kernels_for", lambda x: None)
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -140,6 +140,8 @@ class Layout:
     def shares(self) -> list[Share]:
         """All atoms, divided so that the threads of this moment get about as many pairs each."""
         number = n_shares(len(self.neighbour), _WORTH_IT)
+        if number == 1:
+            return [Share(0, slice(0, len(self.counts)), slice(0, len(self.neighbour)))]
         ends = np.concatenate([[0], np.cumsum(self.counts.sum(axis=1))])
         bounds = np.searchsorted(ends, np.arange(1, number) * (ends[-1] / number)).tolist()
         atoms = [slice(*bound) for bound in itertools.pairwise([0, *bounds, len(self.counts)])]

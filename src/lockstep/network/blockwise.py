@@ -187,8 +187,7 @@ class _WeightSum:
         for piece in self._pieces:
             rows, columns = target[piece.rows], left[:, piece.columns].T
             if piece.square is not None:
-                product = piece.unfolded(mm(columns, right, out=right.new_empty(columns.shape[0], right.shape[1])))
-                rows.copy_(product) if first else rows.add_(product)
+                piece.put(mm(columns, right, out=right.new_empty(columns.shape[0], right.shape[1])), rows, first)
             elif first:
                 mm(columns, right, out=rows)
             else:

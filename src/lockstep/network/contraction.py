@@ -14,12 +14,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from math import prod
-from types import ModuleType
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from lockstep.network.compiled_loops import kernels_for
 from lockstep.network.folding import Square, lower_triangle
 from lockstep.team import rows_in_shares
 
@@ -66,7 +66,7 @@ class Quadratic:
         return self if self.axis == 1 else Quadratic(self.shape[1], self.axis, (Square(0, self.axis),))
 
     def value(self, x: Tensor) -> Tensor:
-        kernels = _kernels_for(x)
+        kernels = kernels_for(x)
         if kernels is None:
             return self._kept(torch.bmm(x.transpose(1, 2), x[:, :, : self.axis]).flatten(1))
         result = x.new_empty(x.shape[0], self.n_out)
@@ -80,7 +80,7 @@ class Quadratic:
         return self._spread(x, gradient)
 
     def push_forward(self, x: Tensor, along: Tensor) -> Tensor:
-        kernels = _kernels_for(x)
+        kernels = kernels_for(x)
         if kernels is None:
             first = torch.bmm(along.transpose(1, 2), x[:, :, : self.axis])
             return self._kept(first.baddbmm_(x.transpose(1, 2), along[:, :, : self.axis]).flatten(1))
@@ -96,7 +96,7 @@ class Quadratic:
 
     def _spread(self, x: Tensor, p: Tensor, out: Tensor | None = None) -> Tensor:
         """S(X, P) [C, 4, width], added to `out` if there is one."""
-        kernels, axis = _kernels_for(x), self.axis
+        kernels, axis = kernels_for(x), self.axis
         if kernels is None:
             p = self._in_full(p).reshape(x.shape[0], x.shape[2], axis)
             result = torch.bmm(x[:, :, :axis], p.transpose(1, 2))
@@ -191,13 +191,3 @@ class SideBySide:
 
     def _d(self, d: Tensor) -> list[Tensor]:
         return [own.contiguous() for own in d.split(self._widths, dim=1)]
-
-
-def _kernels_for(x: Tensor) -> ModuleType | None:
-    if x.device.type != "cpu":
-        return None
-    try:
-        from lockstep.network import kernels
-    except ImportError:
-        return None
-    return kernels

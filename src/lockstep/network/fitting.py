@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.config import EnergyFittingConfig
-from lockstep.network.contraction import Contraction
+from lockstep.network.contraction import AsItIs, Contraction
 from lockstep.network.head import Block, energies_and_gradient
 from lockstep.network.mlp import MLP, fitting_net
 from lockstep.network.precision import torch_dtype
@@ -95,9 +95,11 @@ class EnergyFitting(nn.Module):
         if not self.vacuum[centre_type]:
             return torch.zeros(n_centres, dtype=self.product_dtype, device=device)
         away = torch.zeros(n_centres, self.dim_descriptor, dtype=self.product_dtype, device=device)
-        if parameters is not None:
-            away = torch.cat([away, parameters[block]], dim=1)
-        return self.net(centre_type).value(away).squeeze(1)
+        own = None if parameters is None else parameters[block]
+        # By the same operations as all energies: those of lone atoms are then what they were given as, to the last bit.
+        blocks = [Block(slice(0, n_centres), self.net(centre_type))]
+        energy, _ = energies_and_gradient(away, AsItIs(self.dim_descriptor), own, blocks)
+        return energy
 
     def _freeze(self, trainable: Sequence[bool]) -> None:
         for net in self.nets:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lockstep.network.compiled_loops import kernels_for
+
 
 class Square(NamedTuple):
     """Inputs `start` to `start + side**2` of a layer are a symmetric matrix, row by row."""
@@ -42,15 +44,24 @@ class Piece(NamedTuple):
         rows = weight[self.rows]
         if self.square is None:
             return rows
-        triangle = _triangle(self.square.side, weight.device)
-        summed = rows.index_select(0, triangle.below) + rows.index_select(0, triangle.above)
-        return summed.mul_(triangle.share.to(weight.dtype))
+        triangle, kernels = _triangle(self.square.side, weight.device), kernels_for(weight)
+        if kernels is None:
+            summed = rows.index_select(0, triangle.below) + rows.index_select(0, triangle.above)
+            return summed.mul_(triangle.share.to(weight.dtype))
+        result = weight.new_empty(self.square.n_kept, weight.shape[1])
+        below, above, share = triangle.below.numpy(), triangle.above.numpy(), triangle.share.to(weight.dtype)
+        kernels.fold_rows(rows.numpy(), below, above, share.numpy()[:, 0], result.numpy())
+        return result
 
-    def unfolded(self, gradient: Tensor) -> Tensor:
-        """The gradient of the weight's rows, from that of what the columns are multiplied with."""
-        if self.square is None:
-            return gradient
-        return gradient.index_select(0, _triangle(self.square.side, gradient.device).kept)
+    def put(self, gradient: Tensor, out: Tensor, first: bool) -> None:
+        """Add to the gradient of the weight's rows what that of the columns' factor means; or begin with it."""
+        assert self.square is not None
+        triangle, kernels = _triangle(self.square.side, gradient.device), kernels_for(gradient)
+        if kernels is None:
+            product = gradient.index_select(0, triangle.kept)
+            out.copy_(product) if first else out.add_(product)
+        else:
+            kernels.unfold_rows(gradient.numpy(), triangle.below.numpy(), triangle.above.numpy(), first, out.numpy())
 
 
 def pieces_of(n_in: int, squares: Sequence[Square]) -> list[Piece]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lockstep.network.blockwise import Block, LayerPass, layers_of, net_by_net
+from lockstep.network.compiled_nets import CompiledNets, usable
 from lockstep.network.contraction import Contraction
 from lockstep.network.folding import Square
 from lockstep.network.mlp import MLP
@@ -48,7 +49,8 @@ class _Head(torch.autograd.Function):
         x = x.detach().contiguous()
         descriptor = contraction.value(x)
         inputs = descriptor if parameters is None else torch.cat([descriptor, parameters], dim=1)
-        nets = _NetsPass(blocks, inputs, contraction.squares)
+        kind = CompiledNets if usable(blocks, inputs) else NetsPass
+        nets = kind(blocks, inputs, contraction.squares)
         gradient = nets.pulled_back()[:, : descriptor.shape[1]].contiguous()
         ctx.contraction, ctx.nets, ctx.extra = contraction, nets, inputs.shape[1] - descriptor.shape[1]
         ctx.save_for_backward(x, gradient)
@@ -71,7 +73,7 @@ def _widened(x: Tensor, extra: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, extra)) if extra else x
 
 
-class _NetsPass:
+class NetsPass:
     """The way of all nets forward and back. They serve different centres and have the same shape."""
 
     def __init__(self, blocks: list[Block], x: Tensor, squares: Sequence[Square]) -> None:

@@ -1,4 +1,4 @@
-"""The loops of `contraction.py`, compiled.
+"""The loops of `contraction.py` and `folding.py`, compiled.
 
 `folded`: of the symmetric matrix at the beginning, pairs (m, a) of numbers below `axis`, only those with a <= m exist.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.compiled import compiled, unsigned
+from lockstep.compiled import compiled, inlined, unsigned
 
 
 @compiled
@@ -49,6 +49,17 @@ def polarise(x: Any, y: Any, axis: int, folded: bool, result: Any) -> None:
             k += unsigned(n)
 
 
+@inlined
+def _spread_one(x: Any, p: Any, a: int, out: Any) -> None:
+    """The same of one column of P."""
+    for c in range(4):
+        total = x.dtype.type(0)
+        for m in range(x.shape[1]):
+            total += p[m] * x[c, m]
+            out[c, m] += p[m] * x[c, a]
+        out[c, a] += total
+
+
 @compiled
 def spread(x: Any, p: Any, axis: int, folded: bool, result: Any) -> None:
     """result[i, c, m] += sum_a p[i, m, a] x[i, c, a], and result[i, c, a] += sum_m x[i, c, m] p[i, m, a].
@@ -64,20 +75,56 @@ def spread(x: Any, p: Any, axis: int, folded: bool, result: Any) -> None:
             for a in range(n):
                 turned[a, m] = p[i, k + unsigned(a)]
             k += unsigned(n)
-        for a in range(axis):
+        out = result[i]
+        for a in range(0, axis - 1, 2):
             x0, x1, x2, x3 = x[i, 0, a], x[i, 1, a], x[i, 2, a], x[i, 3, a]
+            y0, y1, y2, y3 = x[i, 0, a + 1], x[i, 1, a + 1], x[i, 2, a + 1], x[i, 3, a + 1]
             s0, s1, s2, s3 = zero, zero, zero, zero
+            t0, t1, t2, t3 = zero, zero, zero, zero
             for m in range(width):
-                w = turned[a, m]
-                s0 += w * x[i, 0, m]
-                s1 += w * x[i, 1, m]
-                s2 += w * x[i, 2, m]
-                s3 += w * x[i, 3, m]
-                result[i, 0, m] += w * x0
-                result[i, 1, m] += w * x1
-                result[i, 2, m] += w * x2
-                result[i, 3, m] += w * x3
-            result[i, 0, a] += s0
-            result[i, 1, a] += s1
-            result[i, 2, a] += s2
-            result[i, 3, a] += s3
+                v, w = turned[a, m], turned[a + 1, m]
+                s0 += v * x[i, 0, m]
+                s1 += v * x[i, 1, m]
+                s2 += v * x[i, 2, m]
+                s3 += v * x[i, 3, m]
+                t0 += w * x[i, 0, m]
+                t1 += w * x[i, 1, m]
+                t2 += w * x[i, 2, m]
+                t3 += w * x[i, 3, m]
+                out[0, m] += v * x0 + w * y0
+                out[1, m] += v * x1 + w * y1
+                out[2, m] += v * x2 + w * y2
+                out[3, m] += v * x3 + w * y3
+            out[0, a] += s0
+            out[1, a] += s1
+            out[2, a] += s2
+            out[3, a] += s3
+            out[0, a + 1] += t0
+            out[1, a + 1] += t1
+            out[2, a + 1] += t2
+            out[3, a + 1] += t3
+        if axis % 2:
+            _spread_one(x[i], turned[axis - 1], axis - 1, out)
+
+
+@compiled
+def fold_rows(weight: Any, below: Any, above: Any, share: Any, result: Any) -> None:
+    """result[k] = share[k] (weight[below[k]] + weight[above[k]])."""
+    for k in range(below.size):
+        one, other, out = weight[below[k]], weight[above[k]], result[k]
+        for j in range(out.size):
+            out[j] = share[k] * (one[j] + other[j])
+
+
+@compiled
+def unfold_rows(gradient: Any, below: Any, above: Any, first: bool, result: Any) -> None:
+    """result[below[k]] and result[above[k]] become gradient[k]; that is added to them, if they are not the first."""
+    for k in range(below.size):
+        for number in range(2 if above[k] != below[k] else 1):
+            own, out = gradient[k], result[below[k] if number == 0 else above[k]]
+            if first:
+                for j in range(out.size):
+                    out[j] = own[j]
+            else:
+                for j in range(out.size):
+                    out[j] += own[j]

@@ -58,6 +58,11 @@ class Layer(nn.Module):
     def has_residual(self) -> bool:
         return self.residual and self.n_out in (self.n_in, 2 * self.n_in)
 
+    @property
+    def copies(self) -> int:
+        """How often the input, side by side, is added to the output."""
+        return self.n_out // self.n_in if self.has_residual else 0
+
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The layer's value and the slope that `pull_back` needs, in the precision of `x`."""
         before = torch.addmm(self.bias.to(x.dtype), x, self.weight.to(x.dtype))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lockstep.products.choice import Choice, choose
+from lockstep.products.openblas import loaded
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,10 @@ def add_mm(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
 
 def maker() -> str:
     """Who multiplies: what two runs must have in common to agree to the last bit."""
-    library = choose().library
-    return "torch" if library is None else f"NumPy's OpenBLAS ({library.core})"
+    library, of_nets = choose().library, loaded()
+    if library is not None:
+        return f"NumPy's OpenBLAS ({library.core})"
+    return "torch" if of_nets is None else f"torch and, of nets, NumPy's OpenBLAS ({of_nets.core})"
 
 
 def log_choice() -> None:

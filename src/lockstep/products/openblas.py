@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ class OpenBlas:
             torch.float64: _declared(library.scipy_cblas_dgemm64_, ctypes.c_double),
             torch.float32: _declared(library.scipy_cblas_sgemm64_, ctypes.c_float),
         }
+        self._addresses = {dtype: address_of(routine) for dtype, routine in self._routines.items()}
         self._threads = library.scipy_openblas_get_num_threads64_
         self._set_threads = library.scipy_openblas_set_num_threads64_
 
@@ -59,15 +62,13 @@ class OpenBlas:
         out_apart = max(out.stride(0), columns)
         routine = self._routines[out.dtype]
         shares = n_shares(rows * columns * inner, _WORTH_IT)
-        threads = self._threads()
-        if threads != 1:
-            self._set_threads(1)
-        if shares == 1:
-            routine(
-                ROW_MAJOR, left_order, right_order, rows, columns, inner, 1.0, left.data_ptr(), left_apart,
-                right.data_ptr(), right_apart, float(keep), out.data_ptr(), out_apart,
-            )  # fmt: skip
-        else:
+        with self.alone():
+            if shares == 1:
+                routine(
+                    ROW_MAJOR, left_order, right_order, rows, columns, inner, 1.0, left.data_ptr(), left_apart,
+                    right.data_ptr(), right_apart, float(keep), out.data_ptr(), out_apart,
+                )  # fmt: skip
+                return
             size = out.element_size()
             job = Job(
                 address_of(routine), *team_functions(), rows, columns, inner,
@@ -76,8 +77,22 @@ class OpenBlas:
                 out.data_ptr(), out_apart, size, float(keep),
             )  # fmt: skip
             call_in_team(share_address(), ctypes.addressof(job), shares)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have it compute with one thread: those of its own would fight with torch's for the cores."""
+        threads = self._threads()
         if threads != 1:
-            self._set_threads(threads)
+            self._set_threads(1)
+        try:
+            yield
+        finally:
+            if threads != 1:
+                self._set_threads(threads)
+
+    def address(self, dtype: torch.dtype) -> int:
+        """Where the routine for numbers of a type begins, for compiled code."""
+        return self._addresses[dtype]
 
 
 @cache

@@ -16,7 +16,7 @@ from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lockstep.compiled import called_from_c
+from lockstep.compiled import called_from_c, inlined
 
 ROW_MAJOR = 101
 
@@ -63,6 +63,31 @@ def _ask(context: Any, address: Any) -> Any:
 
 call: Any = _call
 ask: Any = _ask
+
+
+@inlined
+def product(
+    routine: Any, size: Any, left_turned: Any, right_turned: Any, rows: Any, columns: Any, inner: Any,
+    left: Any, left_apart: Any, right: Any, right_apart: Any, keep: Any, out: Any, out_apart: Any,
+) -> None:  # fmt: skip
+    """In compiled code: out = left right, plus `keep` times what is there, by a routine for numbers of `size` bytes.
+
+    Matrices are addresses, with how far their rows are apart in memory; a factor that is turned is stored by columns.
+    """
+    orders = np.int32(ROW_MAJOR), np.int32(112 if left_turned else 111), np.int32(112 if right_turned else 111)
+    sizes = np.int64(rows), np.int64(columns), np.int64(inner)
+    factors = np.int64(left), np.int64(left_apart), np.int64(right), np.int64(right_apart)
+    if size == 8:
+        call(np.int64(routine), (*orders, *sizes, 1.0, *factors, keep, np.int64(out), np.int64(out_apart)))
+    else:
+        one, kept = np.float32(1.0), np.float32(keep)
+        call(np.int64(routine), (*orders, *sizes, one, *factors, kept, np.int64(out), np.int64(out_apart)))
+
+
+@inlined
+def address(array: Any) -> Any:
+    """In compiled code: where an array begins."""
+    return np.int64(array.ctypes.data)
 
 
 def _share(jobs: Any) -> None:

@@ -13,6 +13,7 @@ from lockstep.network.contraction import Quadratic
 from lockstep.network.descriptors.base import Embedding
 from lockstep.network.descriptors.sums import Coefficients, SlotSum, by_centre_type
 from lockstep.network.mlp import MLP, embedding_net
+from lockstep.network.nodes import node_coefficients
 from lockstep.network.precision import torch_dtype
 
 
@@ -42,8 +43,14 @@ class NetsByType(SlotSum):
         self.requires_grad_(config.trainable)
 
     def net(self, centre_type: int, neighbour_type: int) -> MLP:
-        index = neighbour_type if self.type_one_side else centre_type + self.ntypes * neighbour_type
-        net = self.nets[index]
+        return self._net(self.number(centre_type, neighbour_type))
+
+    def number(self, centre_type: int, neighbour_type: int) -> int:
+        """Which of the nets serves a pair of types."""
+        return neighbour_type if self.type_one_side else centre_type + self.ntypes * neighbour_type
+
+    def _net(self, number: int) -> MLP:
+        net = self.nets[number]
         assert isinstance(net, MLP)
         return net
 
@@ -60,17 +67,14 @@ class NetsByType(SlotSum):
         return super().centre_groups(features)
 
     def coefficients(self, view: int, features: Moments) -> Coefficients:
-        present = features.present
-        fit, nodes = features.fit, features.node_radial
-        columns = []
-        for neighbour_type in features.columns:
-            if self.type_one_side:
-                value = self.net(0, neighbour_type).value(nodes.reshape(-1, 1))
-            else:
-                nets = [self.net(t, neighbour_type) for t, _ in present]
-                value = torch.cat([net.value(z.unsqueeze(1)) for net, z in zip(nets, nodes, strict=True)])
-            columns.append(fit @ value.view(len(present), -1, self.width))
-        return by_centre_type(features, (torch.cat(columns, dim=1) / self.norm).to(self.dtype))
+        centres = [t for t, _ in features.present]
+        pairs = [(t, neighbour) for t in centres for neighbour in features.columns]
+        used = dict.fromkeys(self.number(*pair) for pair in pairs)
+        which = [list(used).index(self.number(*pair)) for pair in pairs]
+        nodes = features.node_radial.repeat_interleave(len(features.columns), dim=0)
+        coefficients = node_coefficients([self._net(k) for k in used], nodes, which, features.fit)
+        stacked = coefficients.view(len(centres), -1, self.width) / self.norm
+        return by_centre_type(features, stacked.to(self.dtype))
 
 
 class SeE2A(NetsByType):
