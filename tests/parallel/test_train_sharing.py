@@ -22,7 +22,15 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SOAP": {"optimizer": SOAP, "learning_rate__start_lr": 0.001},
     "Adam": {"training__zero_stage": 1},
     "AdamW": {"training__zero_stage": 1, "optimizer": {"type": "AdamW"}},
+    "Adam in memory": {},
 }
+
+
+@pytest.fixture(autouse=True)
+def _apart(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of several nodes, unless memory is what a test is about."""
+    if "memory" not in request.node.name:
+        monkeypatch.setattr("lockstep.optim.optimizer.NodeMemory.of", lambda parameters, group: None)
 
 
 def test_owners_are_chosen_by_cost() -> None:
@@ -91,7 +99,7 @@ def test_shared_by_any_number_of_ranks_it_trains_as_one_does(
     assert states[0].keys() == states[1].keys() == states[2].keys()
 
 
-@pytest.mark.parametrize("name", ["SOAP", "Adam"])
+@pytest.mark.parametrize("name", ["SOAP", "Adam", "Adam in memory"])
 def test_a_restart_on_another_number_of_ranks_goes_on_with_the_same_state(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +113,10 @@ def test_a_restart_on_another_number_of_ranks_goes_on_with_the_same_state(
         assert largest_difference(weights(tmp_path / "whole"), weights(folder)) < 1e-3 * 0.01
 
 
-def test_without_being_asked_adam_is_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("changes", [{}, {"training__gradient_max_norm": 1.0}], ids=["apart", "memory, but clipped"])
+def test_without_being_asked_adam_is_not_shared(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with logged() as messages:
-        run(tmp_path, 2, 1, monkeypatch, training__numb_steps=2)
+        run(tmp_path, 2, 1, monkeypatch, training__numb_steps=2, **changes)
     assert not messages("shared among")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -49,24 +49,25 @@ class Adam:
         if not moved:
             return
         states = [self._state.get(name) or self._begin(name) for name in moved]
-        adam(
-            list(moved.values()),
-            [parameter.grad for parameter in moved.values() if parameter.grad is not None],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],
-            [state["step"] for state in states],
-            foreach=False,
-            fused=self._fused,
-            decoupled_weight_decay=self._config.type == "AdamW",
-            amsgrad=False,
-            beta1=self._config.adam_beta1,
-            beta2=self._config.adam_beta2,
-            lr=lr,
-            weight_decay=self._config.weight_decay,
-            eps=1e-8,
-            maximize=False,
-        )
+        weights: list[Tensor] = list(moved.values())
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        means, squares, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
+        config = self._config
+        options: dict[str, Any] = {
+            "amsgrad": False, "lr": lr, "beta1": config.adam_beta1, "beta2": config.adam_beta2,
+            "weight_decay": config.weight_decay, "eps": 1e-8, "maximize": False,
+        }  # fmt: skip
+        decoupled = config.type == "AdamW"
+        if self._fused:
+            # What torch's function comes to after it has sorted the tensors by kind, which here are of one.
+            torch._foreach_add_(steps, 1)
+            kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+            kernel(weights, gradients, means, squares, [], steps, **options)
+        else:
+            adam(
+                weights, gradients, means, squares, [], steps,
+                foreach=False, fused=False, decoupled_weight_decay=decoupled, **options,
+            )  # fmt: skip
 
     def tensors(self) -> dict[str, Tensor]:
         return {f"{name}.{quantity}": value for name, state in self._state.items() for quantity, value in state.items()}

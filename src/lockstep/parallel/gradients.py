@@ -15,7 +15,9 @@ import torch
 
 from lockstep.gradbuffer import GradientBuffer, give_buffer
 from lockstep.parallel.group import Group
+from lockstep.parallel.scatter import NodeMemory
 
+_Buffers = list[tuple[list[torch.nn.Parameter], torch.Tensor]]
 _OWN = 3
 """Numbers at the beginning of the tail: the weight of the share, the sum of its gradient, and the wish to stop."""
 
@@ -28,6 +30,8 @@ class GradientAverager:
     Args:
         extras: how many numbers travel along.
         narrow: whether gradients are rounded to float32 on their way.
+        memory: where ranks of one node have their gradients in common. `average` then leaves all but the mean of this
+            rank's part to the others, and the weights that are made of it have to be spread before the next `zero`.
 
     Attributes:
         own: the sum of all numbers of this rank's last gradient: finite where all of them are.
@@ -37,23 +41,39 @@ class GradientAverager:
     """
 
     def __init__(
-        self, parameters: Iterable[torch.nn.Parameter], group: Group, extras: int = 0, narrow: bool = False
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        group: Group,
+        extras: int = 0,
+        narrow: bool = False,
+        memory: NodeMemory | None = None,
     ) -> None:
-        self._group, self._narrow = group, narrow and group.size > 1
+        self._group, self._narrow, self._memory = group, narrow and group.size > 1, memory
         self._parameters = [p for p in parameters if p.requires_grad]
         assert self._parameters, "there is nothing to train"
+        self._buffers, self._tail, self._arrivals = (
+            self._in_one_message(extras) if memory is None else self._shared(memory)
+        )
+        self.own = self.total = self.stopping = self._tail.new_zeros(())
+        self._parts = [pair for alike, buffer in self._buffers for pair in _carve(alike, buffer)]
+
+    def _shared(self, memory: NodeMemory) -> tuple[_Buffers, torch.Tensor, torch.Tensor]:
+        tail = memory.tails[self._group.rank]
+        return [(self._parameters, memory.gradients[self._group.rank])], tail, tail[:0]
+
+    def _in_one_message(self, extras: int) -> tuple[_Buffers, torch.Tensor, torch.Tensor]:
+        """Gradients of each type of number, and the parts of the message behind those of float64."""
         device = self._parameters[0].device
         exact = [p for p in self._parameters if p.dtype == torch.float64 and not self._narrow]
-        sizes = [sum(p.numel() for p in exact), _OWN + extras, group.size]
+        sizes = [sum(p.numel() for p in exact), _OWN + extras, self._group.size]
         self._message = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
-        gradients, self._tail, self._arrivals = self._message.split(sizes)
-        self._buffers = [(exact, gradients)] if exact else []
+        gradients, tail, arrivals = self._message.split(sizes)
+        buffers = [(exact, gradients)] if exact else []
         apart = [p for p in self._parameters if p.dtype != torch.float64 or self._narrow]
         for dtype in sorted({p.dtype for p in apart}, key=str):
             alike = [p for p in apart if p.dtype == dtype]
-            self._buffers.append((alike, torch.zeros(sum(p.numel() for p in alike), dtype=dtype, device=device)))
-        self.own = self.total = self.stopping = self._tail.new_zeros(())
-        self._parts = [pair for alike, buffer in self._buffers for pair in _carve(alike, buffer)]
+            buffers.append((alike, torch.zeros(sum(p.numel() for p in alike), dtype=dtype, device=device)))
+        return buffers, tail, arrivals
 
     def zero(self) -> None:
         """Forgets all gradients. Nothing is cleared: whoever comes first overwrites what is in the buffer."""
@@ -74,16 +94,23 @@ class GradientAverager:
         self._tail[0].fill_(count)
         self._tail[1] = self.own
         self._tail[2].fill_(float(self._group.progress.stop_signal > 0))
+        end = _OWN
         if extras is not None:
-            self._tail[_OWN:] = extras
+            end = _OWN + extras.numel()
+            self._tail[_OWN:end] = extras
+        sums = self._sum_of_all(count) if self._memory is None else self._memory.gather()
+        self.total, self.stopping = sums[1].clone(), sums[2].clone()
+        return sums[_OWN:end].clone()
+
+    def _sum_of_all(self, count: float) -> torch.Tensor:
+        """Replaces gradients by their mean over all ranks; the sums of their tails."""
         self._group.all_reduce(self._message, self._arrivals)
         for _, buffer in self._buffers:
             if buffer.dtype != torch.float64 or self._narrow:
                 self._sum(buffer)
             if self._group.size > 1 or count != 1:
                 buffer.div_(self._tail[0])
-        self.total, self.stopping = self._tail[1].clone(), self._tail[2].clone()
-        return self._tail[_OWN:].clone()
+        return self._tail
 
     def _sum(self, buffer: torch.Tensor) -> None:
         """Replaces a buffer that is a message of its own by its sum over the ranks."""

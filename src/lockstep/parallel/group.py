@@ -129,6 +129,10 @@ class Group(ABC):
         """Returns when all ranks have called it."""
         self._run("MPI_Barrier", None, self._waiting_barrier)
 
+    def in_memory(self, routine: str, payload: Any, meet: Callable[[], None], work: Callable[[], Any]) -> Any:
+        """An exchange through memory that the ranks share: all `meet`, and then each does its `work`."""
+        return self._run(routine, payload, self._after_meeting, meet, work)
+
     def abort(self, reason: str, code: int = 1) -> NoReturn:
         """Ends this rank now, and all others soon after, without waiting for any of them."""
         if self._watch is not None:
@@ -189,6 +193,11 @@ class Group(ABC):
     def _waiting_barrier(self) -> None:
         self._barrier()
         self._waited(math.inf)
+
+    def _after_meeting(self, meet: Callable[[], None], work: Callable[[], Any]) -> Any:
+        meet()
+        self._waited(math.inf)
+        return work()
 
     def _waited(self, seconds: float) -> None:
         self._wait = self.phases.set_apart(WAIT, seconds)

@@ -23,13 +23,14 @@ from lockstep.observe.live import make_bar
 from lockstep.observe.timeline import NullTracer, Tracer
 from lockstep.observe.wishes import find_wishes, observed
 from lockstep.optim.kalman import KalmanFilter
-from lockstep.optim.optimizer import State, make_optimizer
+from lockstep.optim.optimizer import State, make_optimizer, node_memory
 from lockstep.parallel.agreement import check_same_setup, check_same_weights, share_weights
 from lockstep.parallel.devices import Placement
 from lockstep.parallel.gradients import GradientAverager
 from lockstep.parallel.group import Group
 from lockstep.parallel.mesh import Mesh
 from lockstep.parallel.opening import timeout_of
+from lockstep.parallel.scatter import NodeMemory
 from lockstep.phases import GEOMETRY
 from lockstep.tasks import Job, Task, choose_task
 from lockstep.training.average import Average, build_average
@@ -81,8 +82,13 @@ def train(
         course = plot_course(config, data.training, checkpoint, mesh.data)
         task = build_task(kind, config, data, course, checkpoint, options, mesh, placement)
         own = task.optimizer()
+        memory = None if own else memory_in_common(task, config, group)
         optimizer = own or make_optimizer(
-            task.module.named_parameters(), optimizer_for(config, mesh.data.size), group, config.training.zero_stage
+            task.module.named_parameters(),
+            optimizer_for(config, mesh.data.size),
+            group,
+            config.training.zero_stage,
+            memory,
         )
         if checkpoint is not None:
             restore(task, optimizer, checkpoint)
@@ -107,6 +113,7 @@ def train(
                 group,
                 extras=2 * len(task.columns) + kind_of_step.extras,
                 narrow=config.training.exchange_precision == "float32",
+                memory=memory,
             ),
             verdict=verdict,
             # Not a loop of our own, which would hold a sample while the next one is made.
@@ -122,6 +129,14 @@ def train(
         gc.freeze()  # What is there now stays: no need to look through it again and again.
         trainer.run()
         task.finish()
+
+
+def memory_in_common(task: Task, config: AnyInput, group: Group) -> NodeMemory | None:
+    """Memory in which ranks of one node share the optimizer's work; None where every rank needs all gradients, as they
+    are to be clipped, or rounded on their way."""
+    if config.training.gradient_max_norm or config.training.exchange_precision == "float32":
+        return None
+    return node_memory(task.module.named_parameters(), config.optimizer, group)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import torch
 FOLDER = Path("/dev/shm")
 SMALLEST = 1 << 16
 """Bytes below which a message is quicker than two barriers."""
-_LINE = 64
+LINE = 64
 """Bytes that cores hand to each other at a time."""
 _AT_ONCE, _PAUSE = 1e-3, 5e-5
 """Seconds for which a rank looks for the others without a pause, and between two looks from then on."""
@@ -35,7 +35,7 @@ class SharedSum:
         self._own, self._all, self._sum = slots[rank], slots[:size], slots[size]
         part = -(-like.numel() // size)
         self._part = slice(rank * part, min((rank + 1) * part, like.numel()))
-        self._turnstile = Turnstile(memory, len(memory) - size * _LINE, rank, size)
+        self._turnstile = Turnstile(memory, len(memory) - size * LINE, rank, size)
 
     def all_reduce(
         self,
@@ -77,7 +77,7 @@ class Turnstile:
     usable = platform.machine() in ("x86_64", "AMD64")
 
     def __init__(self, memory: mmap.mmap, start: int, rank: int, size: int) -> None:
-        words = _LINE // torch.int64.itemsize
+        words = LINE // torch.int64.itemsize
         turns = torch.frombuffer(memory, dtype=torch.int64, offset=start, count=size * words)
         self._turns, self._rank, self._turn = turns.view(size, words)[:, 0].numpy(), rank, 0
 
@@ -94,7 +94,12 @@ class Turnstile:
 def share_memory(like: torch.Tensor, rank: int, size: int, all_gather: Callable[[Any], list[Any]]) -> SharedSum | None:
     """Memory for sums of tensors of this size and kind; None, on all ranks, where they do not share any."""
     slots = (size + 1) * like.numel() * like.element_size()
-    nbytes = -(-slots // _LINE) * _LINE + size * _LINE
+    memory = open_shared(-(-slots // LINE) * LINE + size * LINE, rank, all_gather)
+    return None if memory is None else SharedSum(memory, like, rank, size)
+
+
+def open_shared(nbytes: int, rank: int, all_gather: Callable[[Any], list[Any]]) -> mmap.mmap | None:
+    """Memory that all ranks see, full of zeros; None, on all of them, where one cannot have it. All must call it."""
     path: Path | None = FOLDER / f"lockstep-{secrets.token_hex(16)}"
     created = rank == 0 and path is not None and _create(path, nbytes)
     path = all_gather(path if created else None)[0]
@@ -103,7 +108,7 @@ def share_memory(like: torch.Tensor, rank: int, size: int, all_gather: Callable[
     if created and path is not None:
         # All have it open by now, or will never: whatever happens to the ranks, nothing is left behind.
         path.unlink(missing_ok=True)
-    return SharedSum(memory, like, rank, size) if memory is not None and everywhere else None
+    return memory if everywhere else None
 
 
 def _create(path: Path, nbytes: int) -> bool:
