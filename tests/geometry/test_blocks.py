@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lockstep.config.cutoff import Cutoff
 from lockstep.geometry import blocks
-from lockstep.geometry.blocks import divide
+from lockstep.geometry.blocks import A_NET, divide, divide_by_type
 from lockstep.geometry.pairs import find_pairs
 
 CELLS = {
@@ -73,3 +73,40 @@ def test_there_may_be_more_blocks_than_atoms():
     coord, types = frame(2, 3, None)
     owner = divide(coord, None, np.zeros_like(types), 5)
     assert sorted(owner) == sorted(set(owner))
+
+
+def price(owner: np.ndarray, types: np.ndarray, parts: int, a_net: int) -> int:
+    """What the part that pays most has to, in atoms."""
+    return max(
+        int((owner == part).sum()) + a_net * len(set(types[owner == part])) for part in range(parts) if part in owner
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**20), n_atoms=st.integers(1, 300), parts=st.integers(2, 5), frames=st.integers(1, 25))
+def test_parts_by_type_have_every_atom_once_and_pay_less_than_blocks(seed, n_atoms, parts, frames):
+    _, types = frame(seed, n_atoms, CELLS["cube"])
+    owner = divide_by_type(types, parts, frames)
+    if owner is None:
+        return
+    assert ((owner >= 0) == (types >= 0)).all()
+    assert owner.max() < parts
+    a_net = A_NET // frames
+    kinds, atoms = len(set(types[types >= 0])), int((types >= 0).sum())
+    assert price(owner, types, parts, a_net) < -(-atoms // parts) + a_net * kinds
+
+
+def test_parts_of_water_are_equal_with_what_they_pay():
+    types = np.repeat([0, 1], [64, 128])
+    owner = divide_by_type(types, 2)
+    counts = [np.bincount(types[owner == part], minlength=2).tolist() for part in range(2)]
+    assert counts == [[0, 106], [64, 22]]
+
+
+@pytest.mark.parametrize(
+    ("types", "parts", "frames"),
+    [(np.zeros(50, dtype=int), 2, 1), (np.arange(600) % 2, 2, 1), (np.arange(100) % 2, 2, 8), (np.full(3, -1), 2, 1)],
+    ids=["one type", "many atoms", "many frames", "padding alone"],
+)
+def test_blocks_of_space_do_where_types_gain_nothing(types, parts, frames):
+    assert divide_by_type(types, parts, frames) is None

@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 
 from lockstep.geometry.search import Found, all_pairs
 
+A_NET = 20
+"""What a net costs a part beside its atoms, in atoms: both grow with the net. From those of the water example on an AMD
+EPYC, where 96 atoms with one net take 8.7 ms and with two 10.5."""
+_FEW = 192
+"""Atoms of a part up to which that matters: a thirtieth at this number."""
 _WORTH = 1.5
 """Images of a halo, in atoms of the frame, beyond which looking at the whole frame is quicker."""
 
@@ -35,6 +40,45 @@ def divide(coord: NDArray, cell: NDArray | None, types: NDArray, parts: int) -> 
         cut = round(len(atoms) * left / count)
         pending += [(atoms[:cut], first, left), (atoms[cut:], first + left, count - left)]
     return owner
+
+
+def divide_by_type(types: NDArray, parts: int, frames: int = 1) -> NDArray[np.int64] | None:
+    """The same for few atoms with a net for each type; None where blocks of space do as well.
+
+    There a part pays for every net that it needs, whose matrices it has to fetch, as for some atoms more. So the atoms
+    are cut in order of type, where parts come out equal with what they pay. `frames` of this kind pay together.
+    """
+    atoms, a_net = np.flatnonzero(types >= 0), A_NET // frames
+    if not a_net or frames * len(atoms) > _FEW * parts:
+        return None
+    counts = np.bincount(types[atoms])
+    kinds = np.argsort(-counts, kind="stable")
+    ends = np.cumsum(counts[kinds])
+    even = -(-len(atoms) // parts) + a_net * int(np.count_nonzero(counts))
+    for limit in range(even - 1):
+        cuts = _fill(ends, parts, limit, a_net)
+        if cuts[-1] == len(atoms):
+            break
+    else:
+        return None
+    owner = np.full(len(types), -1, dtype=np.int64)
+    rank_of_kind = np.argsort(kinds)
+    in_order = atoms[np.argsort(rank_of_kind[types[atoms]], kind="stable")]
+    owner[in_order] = np.searchsorted(cuts, np.arange(len(atoms)), side="right")
+    return owner
+
+
+def _fill(ends: NDArray, parts: int, limit: int, a_net: int) -> list[int]:
+    """Where parts end that take atoms, of which kind after kind ends at `ends`, until they have paid the limit."""
+    place, kind, cuts = 0, 0, []
+    for _ in range(parts):
+        left = limit
+        while kind < len(ends) and left > a_net:
+            taken = min(int(ends[kind]) - place, left - a_net)
+            place, left = place + taken, left - a_net - taken
+            kind += place == ends[kind]
+        cuts.append(place)
+    return cuts
 
 
 def block_pairs(coord: NDArray, cell: NDArray | None, rcut: float, own: NDArray[np.bool_]) -> Found:

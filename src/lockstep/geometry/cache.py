@@ -1,4 +1,4 @@
-"""Neighbour pairs of frames seen before, kept within a memory budget."""
+"""Neighbour pairs of frames seen before, and what else is found once for each, kept within a memory budget."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import math
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from typing import Protocol, TypeVar, cast
 
 from lockstep.errors import UserError
 from lockstep.geometry.pairs import Pairs
 from lockstep.memory import free_memory
+
+
+class _Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+Found = TypeVar("Found", bound=_Sized)
 
 
 class PairCache:
@@ -21,7 +30,7 @@ class PairCache:
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget = budget_bytes
-        self._pairs: dict[Hashable, Pairs] = {}
+        self._pairs: dict[Hashable, _Sized] = {}
         self._lock = threading.Lock()
         self.nbytes = 0
         self.hits = 0
@@ -40,20 +49,20 @@ class PairCache:
         known = self._pairs.get(key)
         if known is not None:
             self.hits += 1
-        return known
+        return cast("Pairs | None", known)
 
-    def get(self, key: Hashable, find: Callable[[], Pairs]) -> Pairs:
-        """The pairs under `key`, found by `find` if they are not remembered."""
+    def get(self, key: Hashable, find: Callable[[], Found]) -> Found:
+        """The pairs, or whatever has a size, under `key`: found by `find` if they are not remembered."""
         known = self.known(key)
         if known is not None:
-            return known
-        pairs = find()
+            return cast(Found, known)
+        found = find()
         with self._lock:
             self.misses += 1
-            if key not in self._pairs and self.nbytes + pairs.nbytes <= self._budget:
-                self._pairs[key] = pairs
-                self.nbytes += pairs.nbytes
-        return pairs
+            if key not in self._pairs and self.nbytes + found.nbytes <= self._budget:
+                self._pairs[key] = found
+                self.nbytes += found.nbytes
+        return found
 
 
 def cache_budget(setting: str | float, local_ranks: int, environ: Mapping[str, str] = os.environ) -> int:

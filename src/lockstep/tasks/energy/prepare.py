@@ -57,9 +57,10 @@ class Preparer:
         self._device = potential.device
         self._told = False
         self._parameters_in = potential.parameters_in
+        self._nets_by_type = not potential.network.fitting.mixed_types
 
     def __call__(self, batch: MicroBatch) -> Sample:
-        own = own_atoms(batch, self._group) if self._group else None
+        own = own_atoms(batch, self._group, self._cache, self._nets_by_type) if self._group else None
         pairs = [
             [
                 cached_pairs(self._cache, batch, frame, cutoff, None if own is None else own[frame])

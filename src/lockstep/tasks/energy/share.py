@@ -1,13 +1,14 @@
 """One frame over several ranks: which atoms this rank has, and the sum of all ranks' shares.
 
-Every rank has all coordinates and owns a block of space. The atoms of the block are its centres: it computes their
-energies, and what they mean for the forces on all atoms and for the virial. The sum over the ranks is the prediction
-of the whole frame, on which every rank computes the same loss; so the way back needs no message, and the weights'
-gradients of the ranks add up to those of the frame.
+Every rank has all coordinates and owns a block of space, or of few atoms those of some types. They are its centres: it
+computes their energies, and what they mean for the forces on all atoms and for the virial. The sum over the ranks is
+the prediction of the whole frame, on which every rank computes the same loss; so the way back needs no message, and the
+weights' gradients of the ranks add up to those of the frame.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.data import MicroBatch
-from lockstep.geometry.blocks import divide
+from lockstep.geometry import PairCache
+from lockstep.geometry.blocks import divide, divide_by_type
 from lockstep.model import Prediction
 from lockstep.parallel.group import Group
 
 
-def own_atoms(batch: MicroBatch, group: Group) -> NDArray[np.bool_] | None:
+def own_atoms(batch: MicroBatch, group: Group, cache: PairCache, nets_by_type: bool = True) -> NDArray[np.bool_] | None:
     """[B, n] the atoms that are this rank's centres; None where no other rank shares the micro-batch."""
     if group.size == 1:
         return None
-    cells = [None] * len(batch.frames) if batch.cell is None else list(batch.cell)
-    frames = zip(batch.coord, cells, batch.types, strict=True)
-    return np.array([divide(coord, cell, types, group.size) == group.rank for coord, cell, types in frames])
+
+    def own(b: int) -> NDArray[np.bool_]:
+        cell = None if batch.cell is None else batch.cell[b]
+        owner = divide_by_type(batch.types[b], group.size, len(batch.frames)) if nets_by_type else None
+        return (divide(batch.coord[b], cell, batch.types[b], group.size) if owner is None else owner) == group.rank
+
+    # With padding, a frame has as many atoms as the largest of its batch.
+    shape = batch.types.shape
+    return np.array([cache.get((int(frame), shape, "own"), partial(own, b)) for b, frame in enumerate(batch.frames)])
 
 
 def sum_of_shares(share: Prediction, group: Group) -> Prediction:

@@ -195,7 +195,8 @@ def cached_pairs(
     """
     number = int(batch.frames[frame])
     if own is not None:
-        return cache.get((number, cutoff.key, "own"), lambda: batch_pairs(batch, frame, cutoff, own))
+        # Which atoms are own ones depends on how many frames share the work on nets.
+        return cache.get((number, cutoff.key, "own", len(batch.frames)), lambda: batch_pairs(batch, frame, cutoff, own))
     known = cache.known((number, cutoff.unlimited().key))
     if known is not None and known.fit(cutoff):
         return known
