@@ -50,7 +50,9 @@ for dtype in (torch.float64, torch.float32):
             everywhere = group.all_gather_object(mine.numpy().tobytes())
             assert all(other == everywhere[0] for other in everywhere)
 used = sum(shared is not None for shared in group._shared.values())
-assert len(group._shared) == (0 if sys.argv[1] == "three nodes" else 4), group._shared
+# Of each precision two that are large, and room for the small ones where it is of use.
+tried = {"three nodes": 0, "two nodes": 4, "two nodes, one full": 4, "with barriers": 4}.get(sys.argv[1], 6)
+assert len(group._shared) == tried, group._shared
 group.barrier()
 left = [name for name in os.listdir(".") if name.startswith("lockstep-")]
 os.write(1, f"rank {group.rank} used {used} left {left}\\n".encode())
@@ -62,7 +64,7 @@ group.close()
 @pytest.mark.parametrize(
     ("situation", "used"),
     [
-        ("with", 4),
+        ("with", 6),
         ("with barriers", 4),
         ("one cannot", 0),
         ("too little", 0),

@@ -16,7 +16,7 @@ from lockstep.parallel.addresses import interface_towards
 from lockstep.parallel.context import WorkerContext
 from lockstep.parallel.engines import mpi_world
 from lockstep.parallel.engines.nodes import Nodes, this_node
-from lockstep.parallel.engines.shared_sum import SMALLEST, SharedSum
+from lockstep.parallel.engines.shared_sum import SMALLEST, SharedSum, Turnstile
 from lockstep.parallel.engines.solo import SoloGroup
 from lockstep.parallel.group import Group
 from lockstep.parallel.meeting import open_store
@@ -59,15 +59,37 @@ class TorchGroup(Group):
         self.name, self._processes = name, processes
         self._shared: dict[tuple[int, torch.dtype], SharedSum | None] = {}
         self._known_nodes: list[Nodes | None] = []
+        self._rooms: dict[torch.dtype, torch.Tensor] = {}
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
-        nodes, shared = self._nodes_for(tensor), None
-        if nodes is not None:
-            shared = self._shared_sum(tensor, nodes)
-        if nodes is None or shared is None:
-            dist.all_reduce(tensor, group=self._processes)
+        if tensor.device.type == "cpu" and tensor.nbytes < SMALLEST and Turnstile.usable:
+            self._sum_small(tensor)
         else:
+            self._sum(tensor, several=True)
+
+    def _sum(self, tensor: torch.Tensor, several: bool) -> bool:
+        """Sum in memory where ranks share any, by messages elsewhere; where these are of `several` nodes, if asked."""
+        nodes, shared = self._nodes_for(tensor), None
+        if nodes is not None and (several or not nodes.several):
+            shared = self._shared_sum(tensor, nodes)
+        if nodes is not None and shared is not None:
             nodes.all_reduce(tensor, shared)
+        elif several:
+            dist.all_reduce(tensor, group=self._processes)
+        return shared is not None
+
+    def _sum_small(self, tensor: torch.Tensor) -> None:
+        """In memory too, if all ranks are on one node: in room that fits all small ones, so that it is made once."""
+        room = self._rooms.get(tensor.dtype)
+        if room is None:
+            room = torch.zeros(SMALLEST // tensor.dtype.itemsize, dtype=tensor.dtype)
+            self._rooms[tensor.dtype] = room
+        part = room[: tensor.numel()].view(tensor.shape)
+        part.copy_(tensor)
+        if self._sum(room, several=False):
+            tensor.copy_(part)
+        else:
+            dist.all_reduce(tensor, group=self._processes)
 
     def _nodes_for(self, tensor: torch.Tensor) -> Nodes | None:
         """By which nodes large tensors of the CPU are summed; None where no two ranks share one."""
