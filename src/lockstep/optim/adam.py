@@ -77,14 +77,8 @@ class Adam:
         state: dict[str, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():
             name, _, quantity = key.rpartition(".")
-            if name not in self._parameters:
-                raise CheckpointError(f"has optimizer state of a parameter {name!r} that the model does not have")
+            check_belongs(name, quantity, tensor, self._parameters)
             parameter = self._parameters[name]
-            if tensor.ndim and tensor.shape != parameter.shape:
-                raise CheckpointError(
-                    f"the optimizer's {quantity} of {name} has shape {tuple(tensor.shape)},"
-                    f" the parameter {tuple(parameter.shape)}"
-                )
             state.setdefault(name, {})[quantity] = tensor.detach().to(parameter.device, copy=True)
         self._state = state
 
@@ -96,3 +90,14 @@ class Adam:
             "exp_avg_sq": torch.zeros_like(parameter),
         }
         return self._state[name]
+
+
+def check_belongs(name: str, quantity: str, tensor: Tensor, parameters: Mapping[str, Parameter]) -> None:
+    """Refuse what was saved of a parameter that the model does not have, or that has another shape there."""
+    if name not in parameters:
+        raise CheckpointError(f"has optimizer state of a parameter {name!r} that the model does not have")
+    shape = parameters[name].shape
+    if tensor.ndim and tensor.shape != shape:
+        raise CheckpointError(
+            f"the optimizer's {quantity} of {name} has shape {tuple(tensor.shape)}, the parameter {tuple(shape)}"
+        )

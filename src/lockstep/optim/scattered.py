@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from lockstep.errors import CheckpointError
-from lockstep.optim.adam import Adam
+from lockstep.optim.adam import Adam, check_belongs
 
 if TYPE_CHECKING:
     from lockstep.config.optimizer import AdamConfig, AdamWConfig
@@ -53,14 +52,7 @@ class ScatteredAdam:
         mine: dict[str, Tensor] = {}
         for key, tensor in tensors.items():
             name, _, quantity = key.rpartition(".")
-            if name not in self._parameters:
-                raise CheckpointError(f"has optimizer state of a parameter {name!r} that the model does not have")
-            parameter = self._parameters[name]
-            if tensor.ndim and tensor.shape != parameter.shape:
-                raise CheckpointError(
-                    f"the optimizer's {quantity} of {name} has shape {tuple(tensor.shape)},"
-                    f" the parameter {tuple(parameter.shape)}"
-                )
+            check_belongs(name, quantity, tensor, self._parameters)
             if name in self._own:
                 mine[key] = tensor.reshape(-1)[self._own[name].numbers] if tensor.ndim else tensor
         self._adam.load(mine)
